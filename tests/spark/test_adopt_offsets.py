@@ -140,7 +140,7 @@ def test_an_old_query_that_stopped_within_the_first_snapshot_is_continued_in_its
 
 
 @pytest.mark.nightly
-def test_an_old_query_that_stopped_among_the_versions_is_continued_there(delta: Move) -> None:
+def test_an_old_query_that_stopped_after_the_first_snapshot_is_continued_at_its_version(delta: Move) -> None:
     delta.old.run(delta.site.spark)
     for seed in (7, 8, 9):
         inputs.append(delta.input, _events(seed))
@@ -150,7 +150,7 @@ def test_an_old_query_that_stopped_among_the_versions_is_continued_there(delta: 
     assert public(delta.site.tables / "copy").total() == 2 * len(_events(8))
 
 
-def test_what_an_old_query_over_files_has_not_read_is_read_once(files: Move) -> None:
+def test_files_that_an_old_query_has_not_read_are_read_once(files: Move) -> None:
     files.old.run(files.site.spark, batches=2)
     _deliver(files.input, 9)
     files.run()
@@ -158,7 +158,7 @@ def test_what_an_old_query_over_files_has_not_read_is_read_once(files: Move) -> 
     assert public(files.site.tables / "copy").total() == 30
 
 
-def test_an_old_query_that_goes_on_meanwhile_lets_no_checkpoint_complete(delta: Move) -> None:
+def test_no_checkpoint_completes_if_the_old_query_still_runs(delta: Move) -> None:
     delta.old.run(delta.site.spark, batches=1)
 
     def copy(rows: DataFrame) -> DataFrame:
@@ -173,7 +173,7 @@ def test_an_old_query_that_goes_on_meanwhile_lets_no_checkpoint_complete(delta: 
 
 
 @pytest.mark.nightly
-def test_files_are_distinguished_after_the_old_log_was_compacted(files: Move) -> None:
+def test_files_that_an_old_query_has_read_are_known_after_its_log_was_compacted(files: Move) -> None:
     for seed in range(10, 18):
         _deliver(files.input, seed)
     files.old.run(files.site.spark)
@@ -186,7 +186,7 @@ def test_files_are_distinguished_after_the_old_log_was_compacted(files: Move) ->
 
 
 @pytest.mark.nightly
-def test_all_stages_that_read_the_source_go_on_there_and_so_do_those_after_them(delta: Move) -> None:
+def test_all_stages_that_read_an_adopted_source_continue_where_the_old_query_stopped(delta: Move) -> None:
     pipeline = delta.pipeline(copy=_same, few=lambda rows: rows.where("value < 0"))
 
     @pipeline.stage(sink=DeltaSink(str(delta.site.tables / "doubled")))
@@ -204,7 +204,7 @@ def test_all_stages_that_read_the_source_go_on_there_and_so_do_those_after_them(
 
 
 @pytest.mark.nightly
-def test_two_sources_of_one_stage_go_on_each_where_its_old_query_stopped(delta: Move, tmp_path: Path) -> None:
+def test_each_of_two_sources_of_a_stage_continues_where_its_own_old_query_stopped(delta: Move, tmp_path: Path) -> None:
     other = tmp_path / "other"
     for seed in (11, 12, 13):
         inputs.append(other, _events(seed))
@@ -229,7 +229,7 @@ def test_two_sources_of_one_stage_go_on_each_where_its_old_query_stopped(delta: 
 
 
 @pytest.mark.parametrize("kind", [pytest.param("delta", marks=pytest.mark.nightly), "files"])
-def test_where_nothing_is_left_nothing_is_staged_and_the_next_round_takes_up_what_arrives(
+def test_an_adopted_source_without_new_rows_stages_nothing_and_the_next_round_reads_later_rows(
     kind: str, request: pytest.FixtureRequest
 ) -> None:
     move: Move = request.getfixturevalue(kind)
@@ -241,7 +241,7 @@ def test_where_nothing_is_left_nothing_is_staged_and_the_next_round_takes_up_wha
     assert_same(move.both(), _all_of(move))
 
 
-def test_versions_that_the_table_has_forgotten_are_not_asked_for(delta: Move) -> None:
+def test_an_adopted_source_does_not_need_versions_whose_log_was_cleaned_up(delta: Move) -> None:
     """The old query has ``startingVersion``, and ran on long after the log of that version was cleaned up."""
 
     def read(spark: SparkSession) -> DataFrame:
@@ -266,7 +266,7 @@ def _forget(table: Path, up_to: int) -> None:
 
 
 @pytest.mark.nightly
-def test_a_home_adopts_once_a_retry_gets_the_answer_that_stands_and_a_fresh_start_may_adopt_again(delta: Move) -> None:
+def test_a_home_adopts_offsets_only_once_unless_it_starts_fresh(delta: Move) -> None:
     delta.old.run(delta.site.spark, batches=1)
     delta.run(run_id="first", publish="external")
     kept = delta.old.checkpoint.rename(delta.old.checkpoint.with_name("kept"))
@@ -279,7 +279,7 @@ def test_a_home_adopts_once_a_retry_gets_the_answer_that_stands_and_a_fresh_star
     assert_same(delta.both(), _all_of(delta))
 
 
-def test_a_batch_that_is_not_committed_is_refused_before_there_is_a_home_and_its_remedy_helps(delta: Move) -> None:
+def test_an_old_query_with_an_uncommitted_batch_is_refused_until_the_batch_is_committed(delta: Move) -> None:
     def fails(frame: DataFrame, batch: int) -> None:
         if batch == 2:
             raise RuntimeError("as told")
@@ -361,7 +361,7 @@ def test_an_old_query_over_files_of_a_pattern_is_continued(files: Move) -> None:
     assert_same(files.both(), _all_of(files))
 
 
-def test_an_old_query_over_files_is_none_over_a_delta_table(files: Move, tmp_path: Path) -> None:
+def test_an_old_query_over_files_is_refused_for_a_delta_table(files: Move, tmp_path: Path) -> None:
     files.old.run(files.site.spark, batches=1)
     inputs.append(tmp_path / "a table", _events(1))
     with pytest.raises(InvalidParameterError, match="reads delta, but the query in .* read files"):

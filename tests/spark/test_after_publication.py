@@ -93,7 +93,7 @@ def test_files_are_archived_once_every_table_has_their_rows(site: Site, folder: 
     assert len(archived(folder)) == 6, "the archive has both"
 
 
-def test_a_fresh_start_takes_no_row_away_whose_file_is_archived(site: Site, folder: Path) -> None:
+def test_a_fresh_start_that_would_remove_rows_of_archived_files_is_refused(site: Site, folder: Path) -> None:
     """The test tries each remedy of the refusal: it accepts the files as lost, keeps the rows, and brings the files back."""
     for n in range(3):
         write(folder / f"day=1/{n}.json", [n])
@@ -117,7 +117,7 @@ def test_a_fresh_start_takes_no_row_away_whose_file_is_archived(site: Site, fold
     assert {(loss.stage, len(loss.files)) for loss in lost if isinstance(loss, LostFiles)} == {("copy", 4), ("other", 4)}
 
 
-def test_a_full_refresh_takes_no_row_away_whose_file_is_archived(site: Site, folder: Path) -> None:
+def test_a_full_refresh_that_would_remove_rows_of_archived_files_is_refused(site: Site, folder: Path) -> None:
     for n in range(3):
         write(folder / f"day=1/{n}.json", [n])
     pipeline = archiving(site, folder)
@@ -130,7 +130,7 @@ def test_a_full_refresh_takes_no_row_away_whose_file_is_archived(site: Site, fol
     assert {loss.stage for loss in site.manifest().losses if isinstance(loss, LostFiles)} == {"copy"}
 
 
-def test_a_file_that_came_later_under_the_same_name_stays(site: Site, folder: Path) -> None:
+def test_a_file_that_replaced_a_published_file_is_not_deleted(site: Site, folder: Path) -> None:
     write(folder / "day=1/0.json", [0])
     write(folder / "day=1/1.json", [1])
     pipeline = tidying(site, folder, after_publication="delete")
@@ -152,7 +152,7 @@ def test_a_file_that_came_later_under_the_same_name_stays(site: Site, folder: Pa
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_what_a_killed_attempt_has_left_is_done_by_the_next_one(site: Site, folder: Path, before: bool) -> None:
+def test_the_next_attempt_archives_files_that_a_killed_attempt_has_left(site: Site, folder: Path, before: bool) -> None:
     for n in range(3):
         write(folder / f"day=1/{n}.json", [n])
     pipeline = archiving(site, folder)
@@ -181,7 +181,7 @@ def test_what_a_killed_attempt_has_left_is_done_by_the_next_one(site: Site, fold
     assert copied(site) == [0, 1, 2]
 
 
-def test_files_wait_for_a_table_that_somebody_else_publishes(site: Site, folder: Path) -> None:
+def test_files_stay_until_a_table_with_external_publication_is_public(site: Site, folder: Path) -> None:
     write(folder / "day=1/0.json", [0])
     pipeline = archiving(site, folder, publish="external")
     site.run(pipeline, run_id="day 1")
@@ -192,7 +192,7 @@ def test_files_wait_for_a_table_that_somebody_else_publishes(site: Site, folder:
     assert copied(site) == copied(site, "other") == [0]
 
 
-def test_a_file_that_was_changed_after_its_round_is_refused_where_files_stay(site: Site, folder: Path) -> None:
+def test_a_file_that_was_changed_after_its_round_is_refused_if_files_are_not_archived(site: Site, folder: Path) -> None:
     """Spark knows the file by its name, and would not read the change."""
     path = folder / "day=1/0.json"
     write(path, [0])

@@ -79,9 +79,7 @@ def direct_of(site: Site, root: Path) -> Pipeline:
     return direct(site, FilesAndVersions(site, root).read, scoring(NONE))
 
 
-def test_records_of_kafka_are_backfilled_and_those_that_are_gone_are_refused(
-    kafka: KafkaBroker, site: Site, tmp_path: Path
-) -> None:
+def test_records_of_kafka_are_backfilled_one_loss_after_the_other(kafka: KafkaBroker, site: Site, tmp_path: Path) -> None:
     kafka.create_topic("backfilled", 2)
     kafka.send("backfilled", [str(number).encode() for number in range(30)], 0)
     kafka.send("backfilled", [str(number).encode() for number in range(100, 130)], 1)
@@ -170,7 +168,7 @@ POISON = frozenset({3, 8, 22})
 
 
 @pytest.mark.parametrize("on_end", [pytest.param("suspend", marks=pytest.mark.nightly), "drain"])
-def test_staged_rows_are_backfilled_through_all_stages_into_every_kind_of_table_also_after_the_work_directory_is_lost(
+def test_staged_rows_are_backfilled_into_every_kind_of_table_also_without_the_work_directory(
     site: Site, tmp_path: Path, on_end: str
 ) -> None:
     diamond = Diamond(site, tmp_path, {"on_end": on_end})
@@ -265,7 +263,7 @@ def test_a_backfill_that_dies_at_each_of_its_durable_steps_stages_every_row_once
     assert ids(site.tables / "versions") == list(range(40))
 
 
-def test_rows_that_stages_with_a_state_have_left_out_are_not_backfilled(site: Site, tmp_path: Path) -> None:
+def test_rows_that_a_stage_with_state_would_receive_are_not_backfilled(site: Site, tmp_path: Path) -> None:
     numbers = FilesAndVersions(site, tmp_path)
     numbers.add()
 
@@ -286,7 +284,7 @@ def test_rows_that_stages_with_a_state_have_left_out_are_not_backfilled(site: Si
     assert states(site) == {LossState.OPEN}
 
 
-def test_rows_that_are_gone_are_not_backfilled(site: Site, tmp_path: Path) -> None:
+def test_rows_whose_source_files_are_gone_are_not_backfilled(site: Site, tmp_path: Path) -> None:
     numbers = FilesAndVersions(site, tmp_path)
     numbers.add()
     site.run(direct(site, {"files": numbers.read["files"]}, scoring(frozenset({7}))))
@@ -329,7 +327,7 @@ class BackfillingBetween:
         pass
 
 
-def test_of_two_backfills_at_once_one_is_refused_and_each_row_is_public_once(site: Site, tmp_path: Path) -> None:
+def test_one_of_two_simultaneous_backfills_is_refused_and_each_row_is_public_once(site: Site, tmp_path: Path) -> None:
     numbers = FilesAndVersions(site, tmp_path)
     numbers.add()
     read = {"versions": numbers.read["versions"]}
@@ -359,9 +357,7 @@ class Overtaken:
         pass
 
 
-def test_of_two_backfills_at_once_on_two_hosts_the_later_one_ends_the_other_and_each_row_is_public_once(
-    site: Site, tmp_path: Path
-) -> None:
+def test_a_later_backfill_on_another_host_fences_the_first_and_each_row_is_public_once(site: Site, tmp_path: Path) -> None:
     """The hosts share the documents of the home, and no lock. The first one is about to complete its checkpoint."""
     numbers = FilesAndVersions(site, tmp_path)
     numbers.add()
@@ -385,9 +381,7 @@ def test_of_two_backfills_at_once_on_two_hosts_the_later_one_ends_the_other_and_
     assert ids(site.tables / "versions") == list(range(40))
 
 
-def test_after_a_backfill_that_has_failed_another_loss_of_an_older_round_is_backfilled_at_once(
-    site: Site, tmp_path: Path
-) -> None:
+def test_another_loss_of_an_older_round_can_be_backfilled_after_a_failed_backfill(site: Site, tmp_path: Path) -> None:
     numbers = FilesAndVersions(site, tmp_path)
     read = {"versions": numbers.read["versions"]}
     poisoned, mended = direct(site, read, scoring(frozenset({7, 33, 50}))), direct(site, read, scoring(NONE))

@@ -66,7 +66,7 @@ def narrow(site: Site, events: Events, switch: Path) -> Pipeline:
     return pipeline
 
 
-def test_a_stage_is_held_behind_a_full_channel_and_a_drain_is_not(site: Site, events: Events, tmp_path: Path) -> None:
+def test_a_full_channel_holds_a_stage_but_not_a_drain(site: Site, events: Events, tmp_path: Path) -> None:
     """In the drain, ``pairs`` hands on rows in two batches: when the last minutes reach it, and when it is flushed itself."""
     switch = tmp_path / "switch"
     request = request_id("a", Wanted.STOP)

@@ -76,7 +76,7 @@ def site(spark: SparkSession, path: Path, tmp_path_factory: pytest.TempPathFacto
         "distinct": "SELECT DISTINCT id, ts FROM old",
     }.items(),
 )
-def test_no_row_is_late(views: SparkSession, site: Site, path: Path, sink: str, query: str) -> None:
+def test_no_row_before_1970_is_late(views: SparkSession, site: Site, path: Path, sink: str, query: str) -> None:
     views.read.format("delta").load(str(path)).createOrReplaceTempView("old")
     assert_same(public(site.tables / sink), answer(views.sql(query)))
 
@@ -113,7 +113,7 @@ SINCE_EVER_MICROS = -62_135_596_800_000_000
 """0001-01-01 in UTC, which is the day before in some time zones."""
 
 
-def test_a_row_that_is_dated_since_ever_is_not_late_and_an_older_one_is_refused(site_of_one: Site) -> None:
+def test_a_row_with_the_earliest_event_time_is_not_late_and_an_older_row_is_refused(site_of_one: Site) -> None:
     site, pipeline, path = site_of_one, Pipeline("since_ever"), str(site_of_one.home.parent / "events")
 
     def add(*micros: int) -> None:
@@ -164,7 +164,7 @@ def _pipeline(site: Site, name: str, change: Callable[[DataFrame], DataFrame]) -
     return pipeline
 
 
-def test_rows_without_their_duplicates_can_be_counted_in_one_stage(site_of_one: Site) -> None:
+def test_one_stage_can_remove_duplicates_and_count_rows_by_window(site_of_one: Site) -> None:
     def change(events: DataFrame) -> DataFrame:
         return events.dropDuplicates(["id", "ts"]).groupBy(F.window("ts", "1 day")).count()
 
@@ -173,7 +173,7 @@ def test_rows_without_their_duplicates_can_be_counted_in_one_stage(site_of_one: 
     assert_same(public(site_of_one.tables / "daily"), answer(change(events)))
 
 
-def test_aggregations_one_after_the_other_are_refused_because_spark_would_drop_what_the_first_lets_go(site_of_one: Site) -> None:
+def test_a_stage_with_two_aggregations_is_refused_because_spark_would_drop_rows_between_them(site_of_one: Site) -> None:
     def change(events: DataFrame) -> DataFrame:
         hours = events.groupBy(F.window("ts", "1 hour").alias("hour")).count()
         return hours.groupBy(F.window(F.window_time("hour"), "1 day")).agg(F.sum("count").alias("n"))

@@ -70,7 +70,7 @@ def pipeline_of(site: Site, events: Path) -> Pipeline:
 
 
 @pytest.mark.parametrize("step", [pytest.param(Step.ROUND_CREATE, marks=pytest.mark.nightly), Step.STAGE_FILES])
-def test_a_cancelled_run_is_answered_and_the_next_one_goes_on(site: Site, looked: Event, step: Step) -> None:
+def test_a_cancelled_run_is_answered_and_the_next_attempt_completes_it(site: Site, looked: Event, step: Step) -> None:
     events = site.home.parent / "events"
     inputs.write_versions(events, inputs.events(500), 3)
     home = open_files(str(site.home))
@@ -87,7 +87,7 @@ def test_a_cancelled_run_is_answered_and_the_next_one_goes_on(site: Site, looked
     assert_same(public(site.tables / "kept"), answer(site.spark.read.format("delta").load(str(events)).select("id", "key")))
 
 
-def test_a_request_that_is_given_up_while_spark_waits_for_its_cluster_is_not_begun(site: Site) -> None:
+def test_a_request_that_is_answered_while_spark_starts_begins_no_attempt(site: Site) -> None:
     events = site.home.parent / "events"
     events.mkdir()
     channel = Channel(open_files(str(site.home)))

@@ -52,7 +52,7 @@ def _change(site: Site, draw: random.Random) -> None:
 
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(2, 30))])
-def test_the_copy_has_the_rows_of_the_original(site: Site, seed: int) -> None:
+def test_a_copy_through_the_change_feed_has_the_rows_of_the_original_table(site: Site, seed: int) -> None:
     draw = random.Random(seed)
     table = f"delta.`{site.tables / 'original'}`"
     site.spark.sql(
@@ -70,7 +70,7 @@ def test_the_copy_has_the_rows_of_the_original(site: Site, seed: int) -> None:
         assert copied.where("deleted").count() == 0
 
 
-def test_a_source_whose_rows_change_follows_its_change_feed_as_a_new_source(site: Site) -> None:
+def test_a_source_that_was_refused_for_changed_rows_can_follow_its_change_feed_as_a_new_source(site: Site) -> None:
     """The table had no feed at the versions that could not be read."""
     original, options = site.tables / "original", dict[str, str]()
     pipeline, table = Pipeline("copied", on_end="suspend"), f"delta.`{original}`"
@@ -103,7 +103,7 @@ def test_a_source_whose_rows_change_follows_its_change_feed_as_a_new_source(site
     )
 
 
-def test_of_one_commit_what_stays_comes_last_and_commits_come_in_turn(spark: SparkSession) -> None:
+def test_the_sequence_of_a_change_feed_orders_commits_and_puts_deletes_before_inserts(spark: SparkSession) -> None:
     kinds = ["delete", "insert", "update_preimage", "update_postimage"]
     rows = [(kind, version) for version in (4, 5) for kind in kinds]
     feed = spark.createDataFrame(rows, "_change_type STRING, _commit_version LONG")

@@ -41,7 +41,7 @@ def from_savepoint(directory: Path, *, allow_dropped: bool = False) -> StartOpti
     return StartOptions(restore=RestoreFrom(savepoint=open_files(str(directory)).url), allow_dropped=allow_dropped)
 
 
-def test_a_new_stage_reads_what_is_staged_from_then_on_and_a_source_from_its_beginning(
+def test_a_new_stage_reads_a_source_from_its_beginning_and_a_stage_from_the_savepoint_on(
     site: Site, events: Events, tmp_path: Path
 ) -> None:
     stopped(site, code(site, events, *STAGES, interval="1 hour"), events, tmp_path / "savepoint")
@@ -88,7 +88,7 @@ def test_further_checkpoints_complete_before_the_first_one_after_a_savepoint_is_
 @pytest.mark.parametrize(
     "then", [*(pytest.param(then, marks=pytest.mark.nightly) for then in ("in place", "after a loss")), "from a savepoint"]
 )
-def test_a_new_stage_that_is_slow_to_begin_misses_nothing(site: Site, events: Events, tmp_path: Path, then: str) -> None:
+def test_a_new_stage_with_a_late_first_batch_misses_no_row(site: Site, events: Events, tmp_path: Path, then: str) -> None:
     """The stage begins where the savepoint ends, at any time of its first batch and after any start."""
     stopped(site, code(site, events, "copied", interval="1 hour"), events, tmp_path / "savepoint")
     slow = code(site, events, "copied", "odd", unaligned=True, odd_every="1 hour")
@@ -115,7 +115,7 @@ def test_a_new_stage_that_is_slow_to_begin_misses_nothing(site: Site, events: Ev
 
 
 @pytest.mark.nightly
-def test_a_stage_that_is_left_out_is_left_behind_only_if_somebody_says_so(site: Site, events: Events, tmp_path: Path) -> None:
+def test_a_removed_stage_is_dropped_only_if_the_start_allows_it(site: Site, events: Events, tmp_path: Path) -> None:
     stopped(site, code(site, events, *STAGES, interval="1 hour"), events, tmp_path / "savepoint")
     events.add(100)
     fewer = code(site, events, "copied", "minutes")
@@ -130,7 +130,7 @@ def test_a_stage_that_is_left_out_is_left_behind_only_if_somebody_says_so(site: 
     assert_same(public(site.tables / "minutes"), answer(closed_minutes(site, AFTER)))
 
 
-def test_a_sink_with_rows_that_are_not_public_is_not_left_behind(site: Site, events: Events, tmp_path: Path) -> None:
+def test_a_removed_sink_with_unpublished_rows_is_refused(site: Site, events: Events, tmp_path: Path) -> None:
     external = code(site, events, "copied", interval="1 hour")
     pipeline = Pipeline("live", checkpoint=CheckpointSettings(interval="1 hour"))
     events.source(pipeline)

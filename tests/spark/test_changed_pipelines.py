@@ -62,7 +62,7 @@ def test_a_new_stage_begins_at_the_beginning_of_its_source_and_the_others_go_on(
     assert len(list(taken.parent.iterdir())) == 1, "a round of unchanged code takes no savepoint"
 
 
-def test_a_new_stage_with_a_new_source(shop: Shop) -> None:
+def test_a_new_stage_reads_a_new_source_from_its_beginning(shop: Shop) -> None:
     shop.run(shop.pipeline("hourly"))
     shop.deliver()
     shop.run(shop.pipeline("paid", "hourly"), on_end="drain")
@@ -70,7 +70,7 @@ def test_a_new_stage_with_a_new_source(shop: Shop) -> None:
     shop.assert_hours()
 
 
-def test_a_stage_less_is_left_behind_only_if_somebody_says_so(shop: Shop) -> None:
+def test_a_removed_stage_is_dropped_only_if_the_run_allows_it(shop: Shop) -> None:
     shop.run(shop.pipeline(*ALL, "paid"))
     refunds = public(shop.site.tables / "refunds")
     shop.deliver()
@@ -85,7 +85,7 @@ def test_a_stage_less_is_left_behind_only_if_somebody_says_so(shop: Shop) -> Non
 
 
 @pytest.mark.nightly
-def test_a_stage_that_comes_again_is_a_new_one(shop: Shop) -> None:
+def test_a_dropped_stage_that_is_added_again_is_a_new_stage(shop: Shop) -> None:
     """Rows published under the stage's name stay: a sweep does not take them for unnamed files."""
     shop.run(shop.pipeline("orders", "paid"))
     first = public(shop.site.tables / "paid")
@@ -109,7 +109,7 @@ class TestAStageThatBeginsNow:
     """Such a stage reads only rows that come after those that the pipeline has read before."""
 
     @pytest.mark.parametrize("form", ["delta", pytest.param("parquet", marks=pytest.mark.nightly)])
-    def test_counts_only_those_in_its_windows(self, shop: Shop, form: str) -> None:
+    def test_counts_only_later_rows_in_its_windows(self, shop: Shop, form: str) -> None:
         shop.form, shop.begin["hourly"] = form, "now"
         shop.run(shop.pipeline("orders"))
         for _ in range(2):
@@ -122,12 +122,12 @@ class TestAStageThatBeginsNow:
         assert_same(public(shop.site.tables / "hourly"), shop.batch(since))
         shop.assert_kind("orders", "order")
 
-    def test_begins_at_the_beginning_in_the_first_run(self, shop: Shop) -> None:
+    def test_reads_its_source_from_the_beginning_in_the_first_run(self, shop: Shop) -> None:
         shop.begin["hourly"] = "now"
         shop.run(shop.pipeline("orders", "hourly"), on_end="drain")
         shop.assert_hours()
 
-    def test_reads_a_source_from_its_beginning_that_was_made_anew_before_it_has_read_a_row(self, shop: Shop) -> None:
+    def test_reads_a_source_from_the_beginning_if_it_was_replaced_before_the_first_row(self, shop: Shop) -> None:
         shop.begin["paid"] = "now"
         shop.run(shop.pipeline("orders"))
         shop.run(shop.pipeline("orders", "paid"))
@@ -137,7 +137,7 @@ class TestAStageThatBeginsNow:
         assert public(shop.site.tables / "paid") == {(7,): 1, (8,): 1}
 
     @pytest.mark.nightly
-    def test_keeps_its_beginning_in_a_source_until_it_has_read_of_it(self, shop: Shop) -> None:
+    def test_keeps_its_starting_point_in_each_source_until_it_has_read_a_row(self, shop: Shop) -> None:
         def pipeline() -> Pipeline:
             made = shop.pipeline("orders")
             made.source(bounded=True, name="payments")(shop._reading(shop.payments))
@@ -155,7 +155,7 @@ class TestAStageThatBeginsNow:
         shop.run(pipeline())
         assert public(shop.site.tables / "both") == {(5000,): 1, (6000,): 1}
 
-    def test_reads_what_comes_next_of_a_live_source(self, site: Site, tmp_path: Path) -> None:
+    def test_reads_the_next_rows_of_a_live_source(self, site: Site, tmp_path: Path) -> None:
         events = Events(tmp_path / "events")
         events.add(150)
         with Running(site.spark, code(site, events, "copied"), site.home) as running:
@@ -184,7 +184,7 @@ def test_a_stage_whose_state_does_not_fit_is_refused_by_name(shop: Shop) -> None
     assert "Run the earlier code" in error.remedy
 
 
-def test_rows_that_wait_for_somebody_else_are_published_before_the_change(shop: Shop) -> None:
+def test_rows_that_wait_for_an_external_publication_have_to_be_published_before_the_change(shop: Shop) -> None:
     def pipeline(*stages: str) -> Pipeline:
         return shop.pipeline(*stages, orders={"publish": "external"})
 
@@ -228,7 +228,7 @@ class TestAnotherPartitionBy:
         shop.assert_kind("orders", "order")
         shop.assert_hours()
 
-    def test_or_the_sink_gets_another_table(self, shop: Shop) -> None:
+    def test_is_accepted_if_the_sink_gets_another_table(self, shop: Shop) -> None:
         shop.run(shop.pipeline("orders"))
         shop.deliver()
         made = Pipeline("shop", on_end="suspend")
@@ -330,7 +330,7 @@ def in_two_steps(site: Site, events: Events, name: str) -> Pipeline:
 
 
 @pytest.mark.parametrize("events", [BOUNDED], indirect=True)
-def test_rows_that_wait_between_two_stages_are_never_read_under_another_name(site: Site, events: Events, tmp_path: Path) -> None:
+def test_rows_in_flight_are_never_read_under_another_column_name(site: Site, events: Events, tmp_path: Path) -> None:
     """The test covers a stopped round and its savepoint. The earlier code finishes the round; then the name may change."""
     events.later(100)
     stopped(site, in_two_steps(site, events, "id"), events, tmp_path / "savepoint")
@@ -352,7 +352,9 @@ def test_rows_that_wait_between_two_stages_are_never_read_under_another_name(sit
 
 
 @pytest.mark.parametrize("events", [BOUNDED], indirect=True)
-def test_rows_that_wait_have_no_value_for_what_their_table_has_gained_since(site: Site, events: Events, tmp_path: Path) -> None:
+def test_rows_in_flight_have_null_in_columns_that_their_source_has_gained_since(
+    site: Site, events: Events, tmp_path: Path
+) -> None:
     def copying() -> Pipeline:
         pipeline = Pipeline("steps", on_end="suspend", checkpoint=CheckpointSettings(interval="1 hour"))
         events.source(pipeline)
@@ -382,14 +384,14 @@ class TestThePlan:
         finally:
             assert contents(shop.site.home.parent) == before
 
-    def test_of_the_first_run(self, shop: Shop) -> None:
+    def test_shows_the_first_run_and_writes_nothing(self, shop: Shop) -> None:
         found = self.plan(shop, shop.pipeline(*ALL))
         assert isinstance(found, StartPlan)
         assert [str(each) for each in found.stages] == [f"{name} starts empty" for name in ALL]
         assert [found.tables[sink].table for sink in found.tables] == [None] * 3
         assert not shop.site.home.exists()
 
-    def test_of_changed_code_names_what_becomes_of_each_part(self, shop: Shop) -> None:
+    def test_names_the_fate_of_each_stage_source_and_table_of_changed_code(self, shop: Shop) -> None:
         shop.run(shop.pipeline("orders", "hourly"))
         shop.deliver()
         shop.begin["refunds"] = "now"
@@ -426,7 +428,7 @@ class TestThePlan:
         with holding(shop.site.home / DRIVER_LOCK, "start-7"), pytest.raises(HomeInUseError, match="Another driver is at work"):
             self.plan(shop, shop.pipeline("orders"))
 
-    def test_of_a_run_that_has_its_answer(self, shop: Shop) -> None:
+    def test_is_the_manifest_if_the_run_has_its_answer(self, shop: Shop) -> None:
         shop.run(shop.pipeline("orders"), on_end="drain")
         found = self.plan(shop, shop.pipeline("orders"))
         assert isinstance(found, Manifest)

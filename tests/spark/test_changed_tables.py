@@ -86,7 +86,7 @@ EARLIER, LATER = (1, 10, 10, None, None), (2, 20, 20, "k", None)
 
 
 @pytest.mark.parametrize("sink", [pytest.param({}, id="append"), pytest.param(UPSERT, id="upsert", marks=pytest.mark.nightly)])
-def test_rows_staged_before_all_these_changes_are_published_after_them(site: Site, sink: dict[str, Any]) -> None:
+def test_rows_staged_before_many_changes_of_their_table_are_published_after_them(site: Site, sink: dict[str, Any]) -> None:
     _create(site)
     _deliver(site, (1, 10))
     site.run(_pipeline(site, BEFORE, **sink), publish="external")
@@ -99,7 +99,7 @@ def test_rows_staged_before_all_these_changes_are_published_after_them(site: Sit
 
 
 @pytest.mark.parametrize("sink", [pytest.param({}, id="append", marks=pytest.mark.nightly), pytest.param(UPSERT, id="upsert")])
-def test_a_round_goes_on_after_all_these_changes_in_the_middle_of_it(site: Site, sink: dict[str, Any]) -> None:
+def test_an_interrupted_round_goes_on_after_many_changes_of_its_table(site: Site, sink: dict[str, Any]) -> None:
     _create(site)
     _deliver(site, (1, 10))
     _deliver(site, (2, 20))
@@ -113,7 +113,7 @@ def test_a_round_goes_on_after_all_these_changes_in_the_middle_of_it(site: Site,
 
 
 @pytest.mark.parametrize("sink", [pytest.param({}, id="append"), pytest.param(UPSERT, id="upsert", marks=pytest.mark.nightly)])
-def test_each_round_goes_on_after_another_change(site: Site, sink: dict[str, Any]) -> None:
+def test_each_round_goes_on_after_another_change_of_its_table(site: Site, sink: dict[str, Any]) -> None:
     """The stage returns the same columns until the last change."""
     _create(site)
     steps = [TRACE, CHANGES[:5], CHANGES[5:7], CHANGES[7:]]
@@ -126,7 +126,7 @@ def test_each_round_goes_on_after_another_change(site: Site, sink: dict[str, Any
     assert _table(site, "id", "amount", "gps.pitch", "gps.yaw") == [*((day, day, day, None) for day in range(4)), (9, 9, 9, "k")]
 
 
-def test_rows_that_break_a_new_constraint_are_refused_by_number_and_the_remedy_can_be_followed(site: Site) -> None:
+def test_the_refusal_of_rows_that_break_a_new_constraint_has_their_number_and_a_remedy_that_works(site: Site) -> None:
     _create(site)
     _deliver(site, (1, 10), (2, 20), (3, None))
     site.run(_pipeline(site, BEFORE), publish="external")
@@ -140,7 +140,7 @@ def test_rows_that_break_a_new_constraint_are_refused_by_number_and_the_remedy_c
     assert _table(site, "id") == [(1,), (2,), (3,)]
 
 
-def test_merged_rows_that_break_a_new_constraint_are_refused_and_the_remedy_can_be_followed(site: Site) -> None:
+def test_the_refusal_of_merged_rows_that_break_a_new_constraint_has_a_remedy_that_works(site: Site) -> None:
     sink = RULED
     _create(site)
     _deliver(site, (1, 10), (2, 20))
@@ -160,7 +160,7 @@ def _versions(site: Site, sink: str) -> int:
     return len(list(log.glob("*.json")))
 
 
-def test_a_constraint_holds_for_the_rounds_after_it_and_is_written_down_once(site: Site) -> None:
+def test_a_new_constraint_holds_for_later_rounds_and_changes_the_channel_once(site: Site) -> None:
     sink, before = RULED, 0
     _create(site, "'delta.constraints.large' = 'value > 5 OR value IS NULL'")
     for day in range(3):
@@ -174,7 +174,7 @@ def test_a_constraint_holds_for_the_rounds_after_it_and_is_written_down_once(sit
         site.run(_pipeline(site, BEFORE, **sink))
 
 
-def test_what_does_not_fit_any_more_is_refused_and_goes_on_when_it_is_changed_back(site: Site) -> None:
+def test_a_table_that_no_longer_fits_its_staged_rows_is_refused_until_it_is_changed_back(site: Site) -> None:
     _create(site)
     _deliver(site, (1, 10))
     site.run(_pipeline(site, BEFORE), publish="external")
@@ -190,7 +190,7 @@ def test_what_does_not_fit_any_more_is_refused_and_goes_on_when_it_is_changed_ba
     assert _table(site, "id", "value") == [(1, 10), (5, 5)]
 
 
-def test_a_table_with_nothing_pending_may_become_whatever_the_stage_returns(site: Site) -> None:
+def test_a_table_without_pending_rows_may_change_to_the_new_columns_of_its_stage(site: Site) -> None:
     _create(site)
     _deliver(site, (1, 10))
     site.run(_pipeline(site, BEFORE))

@@ -51,7 +51,7 @@ def by_itself(spark: SparkSession) -> SparkSession:
     return session
 
 
-def test_a_checkpoint_of_either_kind_goes_on_with_the_other_and_has_the_same_files(
+def test_a_query_can_switch_between_sparks_file_manager_and_ours_and_has_the_same_files(
     ours: SparkSession, by_itself: SparkSession, tmp_path: Path
 ) -> None:
     mixed, alone = Distinct(tmp_path / "mixed"), Distinct(tmp_path / "alone")
@@ -64,7 +64,7 @@ def test_a_checkpoint_of_either_kind_goes_on_with_the_other_and_has_the_same_fil
     assert mixed.files() == alone.files()
 
 
-def test_what_somebody_has_set_stays(spark: SparkSession, by_itself: SparkSession) -> None:
+def test_a_file_manager_that_the_user_has_set_stays(spark: SparkSession, by_itself: SparkSession) -> None:
     assert spark.conf.get(CHECKPOINT_FILES, None) is None
     assert session_for_run(by_itself).conf.get(CHECKPOINT_FILES) == BY_ITSELF
     assert session_for_run(spark).conf.get(CHECKPOINT_FILES) != BY_ITSELF

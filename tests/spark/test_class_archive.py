@@ -11,6 +11,6 @@ from spark_jobs.runtime.spark.session import check_java
 pytestmark = pytest.mark.spark
 
 
-def test_a_session_is_started_with_the_classes_that_were_kept(spark: SparkSession) -> None:
+def test_the_jvm_of_a_session_maps_the_class_archive(spark: SparkSession) -> None:
     jvm = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
     assert str(archive_path(check_java())) in Path(f"/proc/{jvm}/maps").read_text()

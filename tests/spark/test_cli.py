@@ -76,7 +76,7 @@ class CommandLine:
         return int(DeltaTable(self.directory / "warehouse" / sink).count())
 
 
-def test_a_pipeline_is_run_looked_at_published_and_run_again(tmp_path: Path) -> None:
+def test_a_pipeline_is_run_inspected_published_and_run_again(tmp_path: Path) -> None:
     cli, expected = CommandLine(tmp_path), small_pipeline.answer([0])
     done = cli.text("run", "--run-id", "monday", "--publish", "external", "--output", "json")
     assert done.returncode == 0, done.stderr
@@ -121,7 +121,7 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_an_interrupted_run_says_so_and_goes_on_also_with_spark_submit(tmp_path: Path) -> None:
+def test_an_interrupted_run_names_the_command_to_continue_and_spark_submit_can_continue_it(tmp_path: Path) -> None:
     cli = CommandLine(tmp_path)
     process = subprocess.Popen(
         cli.command("run", "--run-id", "monday"),
@@ -178,7 +178,7 @@ def known(events):
 """
 
 
-def test_validate_tells_every_mistake_of_every_stage_without_a_plan_and_a_stack(tmp_path: Path) -> None:
+def test_validate_reports_every_mistake_of_every_stage_without_spark_plans_and_stack_traces(tmp_path: Path) -> None:
     small_pipeline.deliver(tmp_path / "events", 0)
     entry = tmp_path / "mistaken.py"
     entry.write_text(MISTAKEN.format(events=str(tmp_path / "events"), tables=str(tmp_path / "tables")))

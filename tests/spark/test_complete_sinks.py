@@ -70,7 +70,7 @@ def test_only_the_last_batch_of_a_checkpoint_is_published(site: Site) -> None:
 
 
 @pytest.mark.nightly
-def test_rows_that_others_have_added_are_replaced_too(site: Site) -> None:
+def test_rows_of_other_writers_are_replaced_too(site: Site) -> None:
     first, second, _ = _parts()
     inputs.write_versions(site.home.parent / "events", first, 1)
     site.run(_pipeline(site))

@@ -58,7 +58,7 @@ def read(uri: str, version: int) -> str:
 
 
 @pytest.mark.parametrize("rounds", [20, pytest.param(400, marks=pytest.mark.nightly)])
-def test_of_two_commits_of_one_version_one_succeeds(spark: SparkSession, table: str, rounds: int) -> None:
+def test_only_one_of_two_commits_of_a_version_succeeds(spark: SparkSession, table: str, rounds: int) -> None:
     by_spark, files = committer(spark, table), table_files(table)
     winners = set()
 

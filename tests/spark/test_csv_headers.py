@@ -36,7 +36,7 @@ def batches(site: Site) -> list[str]:
     return sorted(str(path) for path in site.home.glob("work/*/stages/*/checkpoint/offsets/[0-9]*"))
 
 
-def test_a_file_with_its_columns_at_other_places_is_refused_before_anything_is_staged(site: Site, tmp_path: Path) -> None:
+def test_a_file_with_its_columns_at_other_positions_is_refused_before_anything_is_staged(site: Site, tmp_path: Path) -> None:
     """Files with more or fewer columns at the end, compressed files, and empty files are read."""
     folder = tmp_path / "in"
     folder.mkdir()
@@ -61,7 +61,7 @@ def test_a_file_with_its_columns_at_other_places_is_refused_before_anything_is_s
     assert copied(site) == right + Counter([(5, "e", "x")])
 
 
-def test_a_header_that_does_not_matter_is_passed_over_if_the_reader_says_so(site: Site, tmp_path: Path) -> None:
+def test_a_header_with_other_names_is_ignored_if_the_reader_enforces_its_schema(site: Site, tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
     (folder / "1.csv").write_text('Customer,"Full\nname"\n1,a\n')

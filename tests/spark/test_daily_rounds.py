@@ -119,7 +119,7 @@ def test_all_days_together_equal_one_batch_query(ran: Ran, arrived: SparkSession
 
 
 @pytest.mark.parametrize("day", range(DAYS - 1))
-def test_after_a_day_exactly_the_windows_are_public_that_ended_before_the_newest_event_less_the_delay(
+def test_after_each_day_exactly_the_windows_that_ended_before_the_watermark_are_public(
     ran: Ran, arrived: SparkSession, day: int
 ) -> None:
     closed = f"SELECT * FROM ({HOURLY}) WHERE hour.end <= (SELECT max(ts) FROM {{arrived}}) - INTERVAL 1 HOUR"
@@ -134,11 +134,11 @@ def test_a_second_stage_counts_from_the_newest_row_of_the_first(ran: Ran, arrive
 
 
 @pytest.mark.parametrize("day", range(DAYS - 1))
-def test_what_does_not_wait_is_public_at_once(ran: Ran, arrived: SparkSession, day: int) -> None:
+def test_rows_that_need_no_window_are_public_on_the_same_day(ran: Ran, arrived: SparkSession, day: int) -> None:
     assert_same(ran.after[day]["distinct"], answer(arrived.sql(DISTINCT.format(arrived=f"arrived{day}"))))
 
 
-def test_each_day_is_a_checkpoint_that_follows_the_one_before(ran: Ran) -> None:
+def test_each_day_has_one_checkpoint_whose_parent_is_that_of_the_day_before(ran: Ran) -> None:
     manifests = [ran.site.manifest(number) for number in ran.site.checkpoints()]
     assert [manifest.parent for manifest in manifests] == [None, 1, 2]
     assert [manifest.drained for manifest in manifests] == [False, False, True]

@@ -119,7 +119,7 @@ def publications(site: Site) -> list[tuple[str, int]]:
 
 @bounded_at_night
 @pytest.mark.parametrize("work", ["stays", pytest.param("is lost", marks=pytest.mark.nightly)])
-def test_a_file_that_is_damaged_under_all_its_names_is_computed_again(
+def test_the_state_of_a_file_that_is_damaged_in_all_copies_is_computed_again(
     site: Site, events: Events, caplog: pytest.LogCaptureFixture, work: str
 ) -> None:
     events.later(*[70] * 5)
@@ -150,7 +150,7 @@ def test_a_file_that_is_damaged_under_all_its_names_is_computed_again(
 
 
 @pytest.mark.nightly
-def test_a_file_that_every_kept_checkpoint_needs_is_named_with_what_to_do(site: Site, events: Events) -> None:
+def test_the_error_for_a_damaged_file_that_every_checkpoint_needs_names_the_file_and_a_remedy(site: Site, events: Events) -> None:
     pipeline = pipeline_of(site, events, retained=1)
     run_with_checkpoints(site, pipeline, events, more=2)
     head = site.manifest()
@@ -166,7 +166,7 @@ def test_a_file_that_every_kept_checkpoint_needs_is_named_with_what_to_do(site: 
     assert "--restore" in error.remedy
 
 
-def test_every_flipped_byte_of_a_log_of_the_runtime_s_own_tables_is_found(site: Site, tmp_path: Path) -> None:
+def test_every_flipped_byte_in_a_log_of_the_runtimes_own_tables_is_found(site: Site, tmp_path: Path) -> None:
     """No document has the hashes of these files. Without Spark, nothing but the runtime writes a checksum."""
     write_deltalake(str(tmp_path / "events"), pa.table({"key": [1, 2], "id": [1, 2]}))
     pipeline = Pipeline("damaged")

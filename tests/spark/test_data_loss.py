@@ -232,7 +232,7 @@ def interrupted(site: Site, source: Any, on_gone: OnGone = OnGone.FAIL) -> Pipel
 
 
 @pytest.mark.parametrize("kind", [*KINDS, *AT_NIGHT])
-def test_an_interrupted_round_goes_on_with_what_is_left(
+def test_an_interrupted_round_goes_on_with_the_remaining_input_once_the_loss_is_accepted(
     site: Site, request: pytest.FixtureRequest, kind: Callable[[pytest.FixtureRequest], Any]
 ) -> None:
     source = kind(request)
@@ -272,7 +272,7 @@ def test_an_interrupted_round_goes_on_with_what_is_left(
 @pytest.mark.parametrize(
     "kind", [Folder, *(pytest.param(kind, marks=pytest.mark.nightly) for kind in (ForgottenVersions, Topic, Table))]
 )
-def test_an_interrupted_round_goes_on_by_itself_where_the_source_skips_what_is_gone(
+def test_an_interrupted_round_goes_on_by_itself_if_its_source_skips_lost_rows(
     site: Site, request: pytest.FixtureRequest, kind: Callable[[pytest.FixtureRequest], Any]
 ) -> None:
     source = kind(request)
@@ -286,7 +286,7 @@ def test_an_interrupted_round_goes_on_by_itself_where_the_source_skips_what_is_g
 
 
 @pytest.mark.parametrize("kind", [Topic, pytest.param(ForgottenVersions, marks=pytest.mark.nightly)])
-def test_an_attempt_that_dies_on_the_way_past_a_loss_is_made_good(
+def test_a_later_attempt_completes_those_that_died_on_the_way_past_a_loss(
     site: Site, request: pytest.FixtureRequest, kind: Callable[[pytest.FixtureRequest], Any]
 ) -> None:
     """Each attempt writes one more entry into Spark's offset log than the one before and dies, until one attempt is through."""
@@ -319,7 +319,7 @@ def of_day(site: Site, source: Any, flag: Path) -> Pipeline:
 
 
 @pytest.mark.parametrize("has_checkpoint", [True, pytest.param(False, marks=pytest.mark.nightly)])
-def test_a_round_that_has_lost_some_input_ends_with_other_parameters(
+def test_a_round_with_an_accepted_loss_can_end_with_other_parameters(
     site: Site, request: pytest.FixtureRequest, has_checkpoint: bool
 ) -> None:
     """The rows that the interrupted attempt staged after the checkpoint are computed again, with the new parameters."""
@@ -352,7 +352,7 @@ def test_a_round_that_has_lost_some_input_ends_with_other_parameters(
     assert copied(site) == sorted([*ended, 3080, 3081, *(3000 + n for n in Folder.later)])
 
 
-def test_a_round_of_which_everything_is_gone_comes_to_its_end(site: Site, request: pytest.FixtureRequest) -> None:
+def test_a_round_whose_remaining_input_is_all_gone_can_end(site: Site, request: pytest.FixtureRequest) -> None:
     source = Folder(request)
     pipeline = interrupted(site, source)
     shutil.rmtree(source.path)
@@ -388,7 +388,7 @@ def test_a_running_pipeline_goes_on_after_expired_records(site: Site, request: p
     assert copied(site) == [0, 1, 21, 30, 31]
 
 
-def test_a_running_stage_that_fails_ends_where_its_records_expire_meanwhile(site: Site, request: pytest.FixtureRequest) -> None:
+def test_a_failing_stage_whose_records_expire_ends_the_attempt(site: Site, request: pytest.FixtureRequest) -> None:
     """No restart in place brings the records back."""
     source, flag = Topic(request), site.home.parent / "fail"
     pipeline = Pipeline(
@@ -415,7 +415,7 @@ def test_a_running_stage_that_fails_ends_where_its_records_expire_meanwhile(site
 
 
 @pytest.mark.nightly
-def test_a_running_stage_that_fails_goes_on_by_itself_after_records_that_expire_meanwhile(
+def test_a_failing_stage_whose_records_expire_goes_on_by_itself_if_its_source_skips_them(
     site: Site, request: pytest.FixtureRequest
 ) -> None:
     source, flag = Topic(request), site.home.parent / "fail"
@@ -514,14 +514,14 @@ def rows_added(table: Path) -> dict[int, int]:
     }
 
 
-def test_a_loss_is_accepted_of_a_source_only(site: Site, request: pytest.FixtureRequest) -> None:
+def test_a_loss_can_be_accepted_only_for_a_source_of_the_pipeline(site: Site, request: pytest.FixtureRequest) -> None:
     source = Folder(request)
     source.add(0)
     with pytest.raises(InvalidParameterError, match="no source 'row'"):
         site.run(copying(site, source, site.home.parent / "fail"), accept_data_loss=["row"])
 
 
-def test_expired_records_are_no_option_of_the_source(site: Site, request: pytest.FixtureRequest) -> None:
+def test_a_kafka_source_that_ignores_data_loss_is_refused(site: Site, request: pytest.FixtureRequest) -> None:
     source = Topic(request)
     pipeline = Pipeline("lossy")
 

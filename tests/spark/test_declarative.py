@@ -279,7 +279,7 @@ dp.create_auto_cdc_flow(
 """
 
 
-def test_computed_and_left_out_columns_order_and_delete_the_rows_of_a_change_flow(site: Site, tmp_path: Path) -> None:
+def test_a_change_flow_can_order_and_delete_rows_by_columns_that_are_computed_or_left_out(site: Site, tmp_path: Path) -> None:
     entry = project(tmp_path, customers_py=CUSTOMERS)
     lines: list[dict[str, Any]]
     numbers = [number * 37 % 101 for number in range(100)]  # changes come in another order than they happened
@@ -462,7 +462,7 @@ IN_A_SESSION = {
 }
 
 
-def test_a_project_is_understood_the_same_where_a_session_exists(site: Site, tmp_path: Path) -> None:
+def test_a_project_has_the_same_stages_if_a_session_is_active(site: Site, tmp_path: Path) -> None:
     head = TABLES_PY.partition("@dp.materialized_view")[0]
     views = "".join(f"@dp.materialized_view\ndef view_{n}():\n    return {text}\n" for n, text in enumerate(IN_A_SESSION))
     orders = "CREATE STREAMING TABLE orders AS SELECT * FROM STREAM raw"
@@ -641,9 +641,7 @@ OF_DAY = {
 }
 
 
-def test_both_commands_make_the_tables_of_batch_queries_in_a_catalog_and_ours_finds_them_again(
-    site: Site, tmp_path: Path
-) -> None:
+def test_both_commands_make_equal_tables_in_a_catalog_and_ours_finds_them_in_the_next_run(site: Site, tmp_path: Path) -> None:
     texts = {"day.py": DAY_PY, "day.sql": DAY_SQL}
     deliver(tmp_path, 0, 100)
     run_project("ours", tmp_path, texts)

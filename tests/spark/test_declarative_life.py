@@ -178,7 +178,7 @@ def killed_at(step: Step, library: Library, **options: Any) -> Point | None:
 
 
 @pytest.mark.nightly
-def test_a_project_lives_through_a_kill_refreshes_and_its_end(library: Library) -> None:
+def test_a_project_has_the_right_tables_after_a_kill_refreshes_and_its_end(library: Library) -> None:
     library.run()
     library.assert_tables(open_hours=True)
     library.deliver()

@@ -68,7 +68,9 @@ def behind(running: Running, site: Site, table: str) -> int:
     return sum(k > public and running.store.manifest(k).sinks[SinkName(table)].actions.rows > 0 for k in running.store.ids())
 
 
-def test_healthy_tables_are_at_most_two_checkpoints_behind_while_a_leaf_fails_at_a_bad_record(site: Site, events: Events) -> None:
+def test_healthy_tables_are_at_most_two_checkpoints_behind_while_another_stage_fails_at_a_bad_record(
+    site: Site, events: Events
+) -> None:
     def fails(number):  # type: ignore[no-untyped-def]  # with type hints it would be another kind of UDF
         if number == 60:
             raise ValueError("record 60 cannot be scored")
@@ -95,7 +97,7 @@ def test_healthy_tables_are_at_most_two_checkpoints_behind_while_a_leaf_fails_at
     assert Attempts(running.files).numbers() == [1]
 
 
-def test_a_batch_that_is_slower_than_the_timeout_of_a_checkpoint_holds_no_other_table_and_its_rows_are_published(
+def test_a_batch_slower_than_the_checkpoint_timeout_delays_no_other_table_and_is_published_later(
     site: Site, events: Events, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"

@@ -12,7 +12,7 @@ from tests.spark.conftest import Site
 pytestmark = pytest.mark.spark
 
 
-def test_a_run_meets_no_exception_of_java(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_raises_no_java_exception(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """PySpark converts each Java exception in nearly a tenth of a second, even one that only marks the end of a list."""
     found: list[str] = []
     convert = captured.convert_exception

@@ -44,7 +44,7 @@ def test_a_query_goes_on_from_files_that_were_written_directly(spark: SparkSessi
     assert [path for path in paths if ".tmp" in path or path.endswith(".crc")] == []
 
 
-def test_elsewhere_and_with_a_class_of_the_user_nothing_changes(spark: SparkSession, tmp_path: Path) -> None:
+def test_files_elsewhere_or_with_a_class_of_the_user_are_written_as_spark_does(spark: SparkSession, tmp_path: Path) -> None:
     session = session_for_run(spark)
     for url in (f"file://{tmp_path}", "hdfs://name-node/work"):
         write_directly(session, url)

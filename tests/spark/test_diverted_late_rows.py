@@ -99,7 +99,7 @@ def test_late_rows_go_into_one_table_and_all_others_into_the_windows_after_a_fai
     assert stages[StageName("daily_in_time")].late_rows == stages[StageName("daily_of_open_days")].late_rows == 0
 
 
-def test_where_a_round_has_a_held_watermark_only_rows_behind_the_round_before_are_late(site: Site, tmp_path: Path) -> None:
+def test_with_a_held_watermark_only_rows_behind_the_watermark_of_the_previous_round_are_late(site: Site, tmp_path: Path) -> None:
     def add(*days: str) -> None:
         at = pd.Series(pd.to_datetime(days, utc=True)).astype("datetime64[us, UTC]")
         inputs.append(tmp_path / "events", pd.DataFrame({"ts": at}))

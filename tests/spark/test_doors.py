@@ -64,14 +64,14 @@ DEPARTURES = [
 AIRPORTS = [{"origin": "JFK", "city": "New York"}, {"origin": "EWR", "city": "Newark"}]
 
 
-def test_the_harness_gives_what_a_pipeline_makes_of_rows(spark: SparkSession) -> None:
+def test_run_pipeline_returns_the_rows_that_a_pipeline_makes_of_given_rows(spark: SparkSession) -> None:
     found = run_pipeline(_flights(), {"departures": DEPARTURES, "airports": AIRPORTS}, params={"factor": 10}, spark=spark)
     rows = sorted((row.origin, row.city, row.flights) for row in found["hourly"])
     assert rows == [("EWR", "Newark", 10), ("JFK", "New York", 20)]
     assert isinstance(found["hourly"][0], Row)
 
 
-def test_the_harness_takes_frames_and_leaves_the_pipeline_and_its_tables_alone(spark: SparkSession, tmp_path: Path) -> None:
+def test_run_pipeline_accepts_frames_and_leaves_the_pipeline_and_its_tables_alone(spark: SparkSession, tmp_path: Path) -> None:
     pipeline = _flights()
     before = pipeline.graph().describe()
     nothing = spark.createDataFrame([], "departure timestamp, origin string")
@@ -82,7 +82,7 @@ def test_the_harness_takes_frames_and_leaves_the_pipeline_and_its_tables_alone(s
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_harness_refuses_an_input_that_there_is_not(spark: SparkSession) -> None:
+def test_run_pipeline_refuses_an_unknown_input(spark: SparkSession) -> None:
     with pytest.raises(InvalidPipelineError, match="'arrivals' is not one of its inputs.*departures"):
         run_pipeline(_flights(), {"arrivals": DEPARTURES}, spark=spark)
 
@@ -121,7 +121,7 @@ def test_staged_rows_can_be_read_before_anyone_else_sees_them(site: Site, tempor
     assert read_staged(site.spark, str(site.home), "copy").count() == 0
 
 
-def test_reading_staged_rows_of_an_unknown_sink_names_those_there_are(site: Site) -> None:
+def test_the_error_for_staged_rows_of_an_unknown_sink_names_the_known_sinks(site: Site) -> None:
     inputs.append(site.home.parent / "events", inputs.events(100))
     site.run(_events(site))
     with pytest.raises(InvalidParameterError, match="no sink other .* It has copy"):
@@ -141,7 +141,7 @@ def test_a_run_in_a_notebook_leaves_the_session_as_it_is(site: Site) -> None:
     assert response.checkpoint == 1
 
 
-def test_a_path_is_one_of_this_host_whatever_the_default_file_system_of_hadoop_is(site: Site) -> None:
+def test_a_path_is_local_with_any_default_file_system_of_hadoop(site: Site) -> None:
     inputs.append(site.home.parent / "events", inputs.events(100))
     site.spark.conf.set("fs.defaultFS", "hdfs://127.0.0.1:1")
     try:
@@ -158,7 +158,7 @@ def test_a_run_in_a_notebook_refuses_settings_that_a_running_application_cannot_
     assert not site.home.exists()
 
 
-def test_an_attempt_says_which_settings_count_for_it(site: Site) -> None:
+def test_an_attempt_records_the_settings_that_apply_to_it(site: Site) -> None:
     inputs.append(site.home.parent / "events", inputs.events(100))
     settings = CheckpointSettings(interval="5 minutes", retained=3)
     pipeline = _events(site, checkpoint=settings, restart=RestartStrategy.fixed_delay(attempts=2))
@@ -170,7 +170,7 @@ def test_an_attempt_says_which_settings_count_for_it(site: Site) -> None:
     assert attempt.restart == FixedDelay(attempts=2, delay_ms=1_000)
 
 
-def test_a_test_runs_a_live_pipeline_to_the_end_of_its_rows(spark: SparkSession) -> None:
+def test_run_pipeline_runs_a_live_pipeline_to_the_end_of_its_rows(spark: SparkSession) -> None:
     pipeline = Pipeline("live")
 
     @pipeline.source(bounded=False, shared=True, event_time="departure", watermark_delay="1 hour")
@@ -196,7 +196,7 @@ def test_a_spark_connect_session_is_refused(site: Site) -> None:
         _events(site).run(spark=object(), home=site.home)  # type: ignore[arg-type]  # what a Connect session is not, it is not either
 
 
-def test_the_public_door_has_what_it_names() -> None:
+def test_the_package_has_every_name_that_it_exports() -> None:
     assert all(hasattr(spark_jobs, name) for name in spark_jobs.__all__)
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         spark_jobs.nonsense  # noqa: B018 - looking it up is the test

@@ -118,7 +118,7 @@ def draining(site: Site, stage: Callable[[DataFrame], DataFrame], **source: Any)
 
 
 @pytest.mark.parametrize("name", ["window", *(pytest.param(n, marks=pytest.mark.nightly) for n in ("session", "join"))])
-def test_an_event_time_that_nothing_can_pass_is_refused_when_it_comes_in(site: Site, name: str) -> None:
+def test_an_event_time_that_no_watermark_can_pass_is_refused_on_arrival(site: Site, name: str) -> None:
     stage, _ = KINDS[name]
     write(site, ORDINARY, FOR_EVER)
     pipeline = draining(site, stage)
@@ -133,7 +133,7 @@ def test_an_event_time_that_nothing_can_pass_is_refused_when_it_comes_in(site: S
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.nightly if name in ("session", "groups") else ()) for name in KINDS]
 )
-def test_what_a_drain_leaves_in_the_state_fails_the_run_before_anything_is_public(site: Site, name: str) -> None:
+def test_rows_that_a_drain_leaves_in_the_state_fail_the_run_before_anything_is_public(site: Site, name: str) -> None:
     stage, message = KINDS[name]
     sets_timers = name in ("groups", "timers")  # pandas cannot give these such an event time
     write(site, ORDINARY, ORDINARY if sets_timers else NEARLY)
@@ -148,7 +148,7 @@ def test_what_a_drain_leaves_in_the_state_fails_the_run_before_anything_is_publi
         assert public_count(site.tables / "made") == 1
 
 
-def test_a_join_with_one_limit_keeps_no_row_without_an_event_time_unsaid(site: Site) -> None:
+def test_a_join_with_one_time_limit_reports_a_row_without_an_event_time(site: Site) -> None:
     """The expected rows come from a batch query. The right rows stay in the state, and were never held back."""
     write(site, ORDINARY, ORDINARY)
     pipeline = draining(site, join_with_one_limit)
@@ -160,7 +160,7 @@ def test_a_join_with_one_limit_keeps_no_row_without_an_event_time_unsaid(site: S
         site.run(pipeline, fresh=True, on_rewind="replace")
 
 
-def test_a_day_that_spark_can_flush_is_whole(site: Site) -> None:
+def test_windows_of_all_days_that_spark_can_flush_are_complete(site: Site) -> None:
     """The expected rows come from a batch query."""
     write(site, ORDINARY, "9998-12-31 23:59:59", "1970-01-02 00:00:00", ORDINARY)
 
@@ -176,7 +176,7 @@ def test_a_day_that_spark_can_flush_is_whole(site: Site) -> None:
     assert public(site.tables / "made") == Counter(tuple(row) for row in batch.collect())
 
 
-def test_rows_that_are_dated_for_ever_are_set_aside_as_other_bad_rows(site: Site) -> None:
+def test_an_expectation_diverts_rows_in_the_year_9999_as_other_bad_rows(site: Site) -> None:
     """The expected rows come from a batch query."""
     write(site, ORDINARY, FOR_EVER, ORDINARY, None, "9999-01-01 00:00:00", "9998-01-01 00:00:00")
     pipeline, path = Pipeline("contracts"), str(site.home.parent / "in")
@@ -206,7 +206,7 @@ def test_a_stage_without_state_takes_any_event_time(site: Site) -> None:
     assert public_count(site.tables / "made") == 3
 
 
-def test_repeated_rows_are_left_out_whatever_their_event_time(site: Site) -> None:
+def test_duplicates_are_dropped_with_any_event_time(site: Site) -> None:
     """Such a state holds no rows back: they are handed on when they come."""
     write(site, ORDINARY, FOR_EVER)
     write(site, ORDINARY, FOR_EVER)
@@ -214,7 +214,7 @@ def test_repeated_rows_are_left_out_whatever_their_event_time(site: Site) -> Non
     assert public_count(site.tables / "made") == 2
 
 
-def test_a_deduplication_within_a_watermark_that_is_held_keeps_no_key(site: Site) -> None:
+def test_a_deduplication_within_a_held_watermark_leaves_no_key_in_its_state(site: Site) -> None:
     """The watermark moves once, at the end. Otherwise the run would fail, because rows are left in its state."""
     write(site, ORDINARY)
     write(site, ORDINARY)
@@ -222,7 +222,7 @@ def test_a_deduplication_within_a_watermark_that_is_held_keeps_no_key(site: Site
     assert public_count(site.tables / "made") == 1
 
 
-def test_a_key_that_comes_again_after_the_delay_is_a_new_row_as_in_spark_although_the_watermark_is_held(site: Site) -> None:
+def test_with_a_held_watermark_a_key_that_returns_after_the_delay_is_a_new_row_as_in_spark(site: Site) -> None:
     """The expected rows come from a query of Spark alone. Key 0 comes again after four days, and key 1 after ten minutes."""
     pipeline, path, alone = Pipeline("daily", on_end="suspend"), str(site.home.parent / "in"), site.home.parent / "alone"
 
@@ -241,13 +241,13 @@ def test_a_key_that_comes_again_after_the_delay_is_a_new_row_as_in_spark_althoug
     assert sorted(n for n, _ in public(alone).elements()) == [0, 0, 1]
 
 
-def test_a_deduplication_within_the_watermark_refuses_what_it_could_not_forget(site: Site) -> None:
+def test_a_deduplication_within_the_watermark_refuses_an_event_time_that_it_could_not_forget(site: Site) -> None:
     write(site, ORDINARY, FOR_EVER)
     with pytest.raises(RejectedError, match="in the year 9999 or later"):
         site.run(draining(site, distinct))
 
 
-def test_a_running_pipeline_refuses_it_too_and_its_drain_looks_at_the_state(site: Site) -> None:
+def test_the_drain_of_a_running_pipeline_is_refused_if_it_leaves_rows_in_the_state(site: Site) -> None:
     write(site, ORDINARY)
     pipeline = draining(site, windows, bounded=False, watermark_delay="10 minutes")
     with Running(site.spark, pipeline, site.home) as running:

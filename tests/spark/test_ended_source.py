@@ -236,8 +236,10 @@ def _plain_condition(marked: DataFrame) -> DataFrame:
 
 
 @pytest.mark.parametrize("stage", [_windows, _matches])
-@pytest.mark.parametrize(("drop", "moved"), [(without_end_row, False), (_plain_condition, True)], ids=["ours", "a plain one"])
-def test_no_condition_is_moved_below_the_watermark(
+@pytest.mark.parametrize(
+    ("drop", "moved"), [(without_end_row, False), (_plain_condition, True)], ids=["our filter", "a plain filter"]
+)
+def test_spark_does_not_move_the_filter_of_end_rows_below_the_watermark(
     spark: SparkSession,
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
@@ -280,7 +282,7 @@ def test_a_replacement_survives_any_number_of_restarts(setting: Callable[..., Se
     assert made.query.emitted() == _expected_windows(range(30), range(40), 38)
 
 
-def test_without_an_event_time_nothing_is_emitted_and_nothing_runs(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_replacement_without_an_event_time_emits_no_row_and_runs_no_further_batch(spark: SparkSession, tmp_path: Path) -> None:
     session = session_for_run(spark)
     for name in ("history", "live"):
         inputs.append(tmp_path / name, _rows(name, range(5)))
@@ -316,7 +318,9 @@ def test_a_replacement_has_the_columns_of_its_source(spark: SparkSession, tmp_pa
     assert not any(batches)
 
 
-def test_a_source_of_several_streams_keeps_a_line_for_each(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_replacement_of_a_source_with_several_streams_keeps_an_offset_line_for_each_stream(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     session = session_for_run(spark)
     for name in ("one", "two", "live"):
         inputs.append(tmp_path / name, _rows(name, range(5)))

@@ -51,7 +51,7 @@ def hourly_totals(site: Site, shared: SharedInputs, flag: Path, **options: Any) 
     return pipeline
 
 
-def test_a_row_is_in_one_of_two_tables_after_a_failure_in_the_middle_of_a_stage_with_state(
+def test_each_row_is_in_exactly_one_of_two_tables_after_a_failure_of_a_stage_with_state(
     site: Site, shared: SharedInputs, views: SparkSession, tmp_path: Path
 ) -> None:
     flag = tmp_path / "fails"
@@ -78,7 +78,7 @@ def test_a_row_is_in_one_of_two_tables_after_a_failure_in_the_middle_of_a_stage_
     assert counted.keys() == EXPECT.keys()
 
 
-def test_a_row_that_may_not_be_there_fails_its_batch_before_anything_is_staged(
+def test_a_row_that_violates_an_expectation_fails_its_batch_before_anything_is_staged(
     site: Site, shared: SharedInputs, tmp_path: Path
 ) -> None:
     pipeline = hourly_totals(site, shared, tmp_path / "never")
@@ -88,7 +88,7 @@ def test_a_row_that_may_not_be_there_fails_its_batch_before_anything_is_staged(
     assert public_count(site.tables / "hourly") == 0
 
 
-def test_every_wrong_condition_is_refused_at_once_before_anything_is_written(
+def test_all_wrong_conditions_are_refused_in_one_error_before_anything_is_written(
     site: Site, shared: SharedInputs, tmp_path: Path
 ) -> None:
     conditions = {

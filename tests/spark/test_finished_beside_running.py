@@ -247,7 +247,7 @@ def test_the_watermark_moves_on_once_an_input_has_ended(site: Site, history: Eve
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(("build", "ended"), [(in_one_stage, "past"), (beside_timers, "cleaned")])
-def test_what_has_ended_is_not_read_again_by_the_next_attempt(
+def test_an_ended_input_is_not_read_again_by_the_next_attempt(
     site: Site, history: Events, live: Events, started: list[str], build: Build, ended: str
 ) -> None:
     """The watermark moves on in each attempt, too. The test above shows this for one attempt."""
@@ -279,7 +279,7 @@ def test_what_has_ended_is_not_read_again_by_the_next_attempt(
 
 
 @pytest.mark.nightly
-def test_an_end_that_is_seen_after_the_checkpoint_of_the_last_batch_is_in_the_next_one(
+def test_an_end_that_is_noticed_after_the_checkpoint_of_the_last_batch_is_in_the_next_checkpoint(
     site: Site, history: Events, live: Events, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No other stage reads this one: after its last batch, its end is the only event."""
@@ -336,7 +336,7 @@ class DiesOnceTheInputHasEnded:
         pytest.param(Step.STAGE_VERSION, False, marks=pytest.mark.nightly),
     ],
 )
-def test_an_attempt_that_dies_where_an_input_has_ended_is_followed_by_one_without_it(
+def test_the_attempt_after_a_death_at_the_end_of_an_input_does_not_read_the_input_again(
     site: Site, history: Events, live: Events, at: Step, *, before: bool
 ) -> None:
     pipeline = in_one_stage(site, history, live)
@@ -354,7 +354,9 @@ def test_an_attempt_that_dies_where_an_input_has_ended_is_followed_by_one_withou
 
 
 @pytest.mark.nightly
-def test_a_stage_of_its_own_is_drained_and_shown_as_ended_while_the_others_run(site: Site, history: Events, live: Events) -> None:
+def test_a_stage_whose_input_has_ended_is_drained_and_shown_as_ended_while_other_stages_run(
+    site: Site, history: Events, live: Events
+) -> None:
     with Running(site.spark, in_a_stage_of_its_own(site, history, live), site.home) as running:
         running.until(lambda: running.status and running.status.stages[StageName("cleaned")].state is StageState.ENDED)
         live.add(100)
@@ -363,7 +365,7 @@ def test_a_stage_of_its_own_is_drained_and_shown_as_ended_while_the_others_run(s
     assert not manifest.stages[StageName("minutes")].finished
 
 
-def test_a_stop_in_the_middle_of_an_input_that_ends_leaves_the_rest_of_it_to_the_next_start(
+def test_a_stop_in_the_middle_of_a_bounded_input_leaves_the_rest_to_the_next_start(
     site: Site, history: Events, live: Events, tmp_path: Path
 ) -> None:
     """F7: the stage whose input ends is between two of its batches, not at its end."""
@@ -377,7 +379,7 @@ def test_a_stop_in_the_middle_of_an_input_that_ends_leaves_the_rest_of_it_to_the
 
 
 @pytest.mark.nightly
-def test_a_drain_in_the_middle_of_an_input_that_ends_flushes_what_was_read_and_the_rest_can_be_read_later(
+def test_a_drain_in_the_middle_of_a_bounded_input_flushes_the_read_rows_and_leaves_the_rest_to_a_restore(
     site: Site, history: Events, live: Events, tmp_path: Path
 ) -> None:
     live.add(150)
@@ -401,7 +403,7 @@ def read_of_topic(running: Running, manifest: Manifest) -> dict[int, int]:
     return {number: offset for (_, number), offset in partition_offsets(line).items()}
 
 
-def test_partitions_that_end_one_by_one_go_on_from_a_checkpoint_in_another_number_of_state_partitions(
+def test_topic_partitions_that_end_one_by_one_go_on_with_another_number_of_state_partitions(
     site: Site, kafka: KafkaBroker, live: Events
 ) -> None:
     """F3: one partition has ended at the checkpoint and the others have not. All of them have later records, which do not count."""
@@ -431,7 +433,7 @@ def test_partitions_that_end_one_by_one_go_on_from_a_checkpoint_in_another_numbe
 
 
 @pytest.mark.nightly
-def test_a_new_stage_before_one_that_has_ended_is_refused_by_name_and_one_behind_it_ends_at_once(
+def test_a_new_stage_before_an_ended_stage_is_refused_and_a_new_stage_behind_it_ends_at_once(
     site: Site, history: Events, live: Events, tmp_path: Path
 ) -> None:
     """F6: the stage that has ended would have to begin again."""

@@ -48,7 +48,9 @@ def data_in(table: Path) -> set[str]:
     return {str(path.relative_to(table)) for path in table.rglob("*.parquet") if "_delta_log" not in path.parts}
 
 
-def test_after_many_rounds_there_are_few_files_and_every_row_is_right(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_table_of_deleted_keys_stays_small_over_many_rounds_and_every_row_is_right(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     pipeline, publishers = StagedPipeline(quick(tmp_path / "home"), tmp_path), Publishers(lambda: spark)
     pipeline.make_table(HOURLY, partition_by=())
     cut = cut_of(pipeline, Publisher.SPARK, Kind.SEQUENCED)

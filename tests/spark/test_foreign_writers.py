@@ -66,7 +66,7 @@ def classes(case: Case) -> set[object]:
     return {(case.publisher, case.kind, case.by_spark), case.moment, case.error}
 
 
-def test_every_change_of_code_is_tested_with_each_class_of_cases() -> None:
+def test_the_daily_sample_of_cases_has_every_class_of_cases() -> None:
     tried, there = (set[object]().union(*map(classes, some)) for some in (EVERY_CASE[::STRIDE], EVERY_CASE))
     assert tried == there
 

@@ -63,7 +63,7 @@ def test_windows_are_computed_again_from_all_rows(shop: Shop) -> None:
     assert {name: removals(shop.site.tables / name) for name in ALL} == {"orders": 0, "refunds": 0, "hourly": 1}
 
 
-def test_a_refresh_is_carried_out_once_in_a_run_and_again_by_the_next_one(shop: Shop) -> None:
+def test_a_refresh_is_carried_out_once_in_a_run_and_again_in_the_next_run(shop: Shop) -> None:
     for number, run in enumerate(["a", "a", "b"]):
         shop.run(shop.pipeline(*ALL), full_refresh=["refunds"], run_id=run)
         shop.assert_kind("refunds", "refund")
@@ -78,7 +78,7 @@ def test_all_tables_are_refreshed_without_a_savepoint(shop: Shop) -> None:
     assert {removals(shop.site.tables / name) for name in ALL} == {1}
 
 
-def test_a_table_with_rows_of_others_is_refused_with_their_number_before_anything_is_written(shop: Shop) -> None:
+def test_a_refresh_of_a_table_with_rows_of_other_writers_is_refused_before_anything_is_written(shop: Shop) -> None:
     refunds = shop.site.tables / "refunds"
     foreign = pa.table({"id": [1, 2, 3], "at": pa.array([0] * 3, pa.timestamp("us", "UTC")), "kind": ["refund"] * 3})
     write_deltalake(refunds, foreign, mode="append")
@@ -89,7 +89,7 @@ def test_a_table_with_rows_of_others_is_refused_with_their_number_before_anythin
     shop.assert_kind("orders", "order")
 
 
-def test_rows_that_others_add_before_the_publication_stop_it(shop: Shop) -> None:
+def test_rows_that_other_writers_add_before_the_publication_stop_a_refresh(shop: Shop) -> None:
     refunds = shop.site.tables / "refunds"
     shop.run(shop.pipeline(*ALL), full_refresh=["refunds"], publish="external")
     foreign = pa.table({"id": [1], "at": pa.array([0], pa.timestamp("us", "UTC")), "kind": ["foreign"]})

@@ -44,7 +44,7 @@ def test_the_test_that_the_guide_shows_passes(spark: SparkSession, tmp_path: Pat
             sys.modules.pop(name, None)
 
 
-def test_sessions_are_what_the_guide_says(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_pipeline_of_the_guide_counts_clicks_by_session(spark: SparkSession, tmp_path: Path) -> None:
     pipeline = pipeline_of("run-every-day.md", "sessions.py", tmp_path)
     times = [MONDAY, MONDAY + timedelta(minutes=20), MONDAY + timedelta(hours=2)]
     rows = [{"user": "u", "clicked_at": time} for time in times]
@@ -62,9 +62,7 @@ def test_a_secret_parameter_comes_from_the_environment(
     assert [(row.article, row.pieces, row.price) for row in found] == [("pen", 2, 1.5)]
 
 
-def test_the_pipeline_that_the_guide_moves_a_job_to_goes_on_where_the_job_has_stopped(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_job_that_is_moved_as_in_the_guide_goes_on_where_it_has_stopped(spark: SparkSession, tmp_path: Path) -> None:
     job = re.sub(r'"(data|warehouse|checkpoints)/', rf'"{tmp_path}/\1/', files(GUIDES / "from-writestream.md")["old_job.py"])
     pipeline = pipeline_of("from-writestream.md", "shop.py", tmp_path)
     orders, refunds, customers = (tmp_path / "warehouse" / name for name in ("orders", "refunds", "customers"))
@@ -87,7 +85,7 @@ def test_the_pipeline_that_the_guide_moves_a_job_to_goes_on_where_the_job_has_st
     assert public(tmp_path / "warehouse" / "first_orders", ["customer", "id"]) == Counter([("d", 4)])
 
 
-def test_the_customers_of_the_guide_are_those_of_their_last_changes(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_table_of_the_guide_has_the_last_change_of_each_customer(spark: SparkSession, tmp_path: Path) -> None:
     pipeline = pipeline_of("sinks.md", "customers.py", tmp_path)
 
     def change(customer: str, city: str, operation: str, hours: int) -> dict[str, Any]:

@@ -23,7 +23,7 @@ def entries(spark: SparkSession, configuration: Any) -> dict[str, tuple[str, str
     return {each["key"]: (each["value"], each["resource"]) for each in json.loads(str(writer.toString()))["properties"]}
 
 
-def test_only_defaults_of_services_are_removed(spark: SparkSession) -> None:
+def test_only_defaults_of_yarn_and_mapreduce_are_removed(spark: SparkSession) -> None:
     configuration = java_class(spark, CONFIGURATION)(True)
     before = entries(spark, configuration)
     configuration.set("yarn.resourcemanager.principal", "rm/_HOST@SHOP")
@@ -42,7 +42,7 @@ def test_only_defaults_of_services_are_removed(spark: SparkSession) -> None:
     assert committers <= after.keys()
 
 
-def test_a_session_on_one_host_starts_without_them(spark: SparkSession) -> None:
+def test_a_session_on_one_host_starts_without_defaults_of_yarn(spark: SparkSession) -> None:
     java_class(spark, CONFIGURATION).reloadExistingConfigurations()
     context: Any = spark.sparkContext._jsc
     configuration = context.hadoopConfiguration()

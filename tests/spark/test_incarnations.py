@@ -83,7 +83,7 @@ FIRST, SECOND = (5_000, 10, 1), (5_000, 10, 9)
 
 
 @pytest.mark.parametrize("run_id", ["first", "second"])
-def test_a_drained_pipeline_that_is_run_again_does_nothing_and_shows_what_there_is(kept: Site, run_id: str) -> None:
+def test_another_run_of_a_drained_pipeline_does_nothing_and_returns_the_same_checkpoint(kept: Site, run_id: str) -> None:
     before, version = public(kept.tables / "daily"), DeltaTable(str(kept.tables / "daily")).version()
     response = kept.run(_pipeline(kept), run_id=run_id)
     assert response.checkpoint == 1
@@ -101,7 +101,7 @@ def test_a_fresh_start_behind_published_rows_is_refused(drained: Site) -> None:
     assert public(drained.tables / "daily") == before
 
 
-def test_a_fresh_start_that_keeps_adds_to_the_rows_that_are_there(drained: Site) -> None:
+def test_a_fresh_start_that_keeps_rows_adds_to_the_published_rows(drained: Site) -> None:
     drained.run(_pipeline(drained), fresh=True, on_rewind="keep")
     both = _daily(inputs.events(*FIRST)) + _daily(inputs.events(*FIRST), inputs.events(*SECOND))
     assert_same(public(drained.tables / "daily"), both)
@@ -114,7 +114,7 @@ def test_a_fresh_start_that_replaces_leaves_only_its_own_rows(drained: Site) -> 
     assert_same(public(drained.tables / "daily"), _daily(inputs.events(*FIRST), inputs.events(*SECOND)))
 
 
-def test_a_fresh_start_is_refused_for_what_any_earlier_incarnation_has_made_public(drained: Site) -> None:
+def test_a_fresh_start_is_refused_if_any_earlier_incarnation_has_published_rows(drained: Site) -> None:
     drained.run(_pipeline(drained), fresh=True, on_rewind="replace", publish="external")
     before = public(drained.tables / "daily")
     with pytest.raises(RejectedError, match="daily up to checkpoint 1"):
@@ -122,7 +122,7 @@ def test_a_fresh_start_is_refused_for_what_any_earlier_incarnation_has_made_publ
     assert public(drained.tables / "daily") == before
 
 
-def test_a_fresh_start_needs_no_leave_to_abandon_what_was_only_staged(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_fresh_start_may_abandon_rows_that_were_only_staged(spark: SparkSession, tmp_path: Path) -> None:
     site = Site(spark, tmp_path)
     inputs.append(tmp_path / "events", inputs.events(5_000))
     site.run(_pipeline(site), run_id="first", publish="external")
@@ -131,7 +131,7 @@ def test_a_fresh_start_needs_no_leave_to_abandon_what_was_only_staged(spark: Spa
     assert public(site.tables / "daily").total() == 0
 
 
-def test_a_mistyped_path_costs_nothing(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_run_with_a_mistyped_path_can_be_repeated_with_the_right_path(spark: SparkSession, tmp_path: Path) -> None:
     site = Site(spark, tmp_path)
     with pytest.raises(RejectedError, match="which does not exist"):
         site.run(_reading(site), params={"events": str(tmp_path / "evnets")})

@@ -432,7 +432,9 @@ def copying(site: Site, source: Any, *, bounded: bool = True) -> Pipeline:
         if cell.event is not Event.EMPTY
     ],
 )
-def test_what_happens_to_a_source_while_its_round_is_interrupted(site: Site, request: pytest.FixtureRequest, cell: Cell) -> None:
+def test_an_interrupted_round_handles_each_change_of_its_source_as_documented(
+    site: Site, request: pytest.FixtureRequest, cell: Cell
+) -> None:
     source, flag = SOURCES[cell.source](request), site.home.parent / "fail"
     pipeline = copying(site, source)
     for unit in range(UNITS):
@@ -482,7 +484,9 @@ def test_what_happens_to_a_source_while_its_round_is_interrupted(site: Site, req
         if cell.event is not Event.EMPTY
     ],
 )
-def test_what_happens_to_a_live_source_while_its_pipeline_is_away(site: Site, request: pytest.FixtureRequest, cell: Cell) -> None:
+def test_a_live_pipeline_that_starts_again_handles_each_change_of_its_source_as_documented(
+    site: Site, request: pytest.FixtureRequest, cell: Cell
+) -> None:
     source, flag = SOURCES[cell.source](request), site.home.parent / "fail"
     pipeline = copying(site, source, bounded=False)
     for unit in (0, 1):
@@ -525,7 +529,7 @@ def test_what_happens_to_a_live_source_while_its_pipeline_is_away(site: Site, re
         if cell.event is Event.EMPTY
     ],
 )
-def test_a_source_that_is_empty_at_first(site: Site, request: pytest.FixtureRequest, cell: Cell) -> None:
+def test_a_bounded_source_may_be_empty_at_first(site: Site, request: pytest.FixtureRequest, cell: Cell) -> None:
     source = SOURCES[cell.source](request)
     pipeline = copying(site, source)
     source.begin()
@@ -544,7 +548,7 @@ def test_a_source_that_is_empty_at_first(site: Site, request: pytest.FixtureRequ
         if cell.event is Event.EMPTY
     ],
 )
-def test_a_live_source_that_is_empty_at_first(site: Site, request: pytest.FixtureRequest, cell: Cell) -> None:
+def test_a_live_source_may_be_empty_at_first(site: Site, request: pytest.FixtureRequest, cell: Cell) -> None:
     source = SOURCES[cell.source](request)
     source.begin()
     with Running(site.spark, copying(site, source, bounded=False), site.home) as running:

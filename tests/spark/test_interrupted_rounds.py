@@ -67,7 +67,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Event:
 
 def places(at_night: bool) -> list[Any]:
     """Returns the parameters with and without the work directory. One of them is for the night."""
-    names = {False: "in place", True: "with home and tables alone"}
+    names = {False: "in place", True: "with only home and tables"}
     return [pytest.param(lost, id=name, marks=pytest.mark.nightly if lost is at_night else ()) for lost, name in names.items()]
 
 
@@ -97,7 +97,7 @@ def ends(site: Site, pipeline: Pipeline, changes: Changes, run: str = "last", op
         return running.head()
 
 
-def test_a_short_run_takes_one_checkpoint_in_all(site: Site, changes: Changes) -> None:
+def test_a_short_run_takes_only_the_final_checkpoint(site: Site, changes: Changes) -> None:
     manifest = ends(site, orders(), changes)
     assert (manifest.checkpoint, manifest.checkpoint_kind, manifest.drained) == (1, CheckpointKind.FINAL, True)
     assert public(site.tables) == changes.answer()
@@ -119,7 +119,7 @@ def test_a_round_that_is_cancelled_goes_on_from_its_newest_checkpoint(
     assert public(site.tables) == changes.answer()
 
 
-def test_checkpoints_come_at_the_interval_and_make_nothing_public(site: Site, changes: Changes) -> None:
+def test_checkpoints_are_taken_at_the_interval_and_publish_nothing(site: Site, changes: Changes) -> None:
     pipeline = orders("500 milliseconds")
     with at_part(site, pipeline, changes, 1) as running:
         for part in range(2, 5):
@@ -131,9 +131,7 @@ def test_checkpoints_come_at_the_interval_and_make_nothing_public(site: Site, ch
     assert public(site.tables) == changes.answer()
 
 
-def test_stages_begin_although_later_checkpoints_have_discarded_the_one_that_the_run_goes_on_from(
-    site: Site, changes: Changes
-) -> None:
+def test_a_stage_can_begin_after_the_checkpoint_that_the_attempt_restored_was_deleted(site: Site, changes: Changes) -> None:
     pipeline = orders("500 milliseconds")
     with at_part(site, pipeline, changes, 1) as running:
         running.until(running.store.taken)
@@ -148,7 +146,7 @@ def test_stages_begin_although_later_checkpoints_have_discarded_the_one_that_the
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("work_is_lost", [False, True], ids=["in place", "with home and tables alone"])
+@pytest.mark.parametrize("work_is_lost", [False, True], ids=["in place", "with only home and tables"])
 def test_a_round_whose_checkpoints_are_public_keeps_few_of_them_while_a_stage_waits_and_loses_no_file(
     site: Site, changes: Changes, work_is_lost: bool
 ) -> None:

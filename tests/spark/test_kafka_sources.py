@@ -155,7 +155,7 @@ def test_a_round_ends_at_an_offset_that_no_record_has(
     assert copied.run("second") == _numbers(range(10), *aborted, range(30, 32))
 
 
-def test_a_rest_that_is_too_little_for_a_batch_of_its_own_is_read(
+def test_the_last_records_are_read_although_they_are_fewer_than_the_minimum_of_a_batch(
     kafka: KafkaBroker, spark: SparkSession, tmp_path: Path
 ) -> None:
     kafka.create_topic("little")
@@ -164,7 +164,7 @@ def test_a_rest_that_is_too_little_for_a_batch_of_its_own_is_read(
     assert Copy(Site(spark, tmp_path), kafka_options(kafka, "little", **limits)).run("only") == _numbers(range(25))
 
 
-def test_a_source_that_begins_at_the_newest_records_reads_what_comes_later(
+def test_a_source_that_begins_at_the_newest_records_reads_later_records(
     kafka: KafkaBroker, spark: SparkSession, tmp_path: Path
 ) -> None:
     kafka.create_topic("newest", 2)
@@ -228,7 +228,7 @@ def test_the_pipeline_of_the_guide_copies_a_topic(kafka: KafkaBroker, spark: Spa
         ({"subscribe": "no_such_topic"}, "reads a Kafka topic that is not there"),
     ],
 )
-def test_what_has_no_beginning_or_no_end_is_refused(
+def test_a_topic_that_is_missing_or_has_no_beginning_is_refused(
     kafka: KafkaBroker, spark: SparkSession, tmp_path: Path, options: dict[str, str], message: str
 ) -> None:
     kafka_and = {key: value for key, value in (kafka_options(kafka, "any") | options).items() if value}

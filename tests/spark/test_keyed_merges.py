@@ -130,7 +130,9 @@ SEEDS = [(1, 2), *(pytest.param(seed, 4, marks=pytest.mark.nightly) for seed in 
 
 @pytest.mark.parametrize("name", MODES)
 @pytest.mark.parametrize(("seed", "publications"), SEEDS)
-def test_the_table_is_that_of_all_changes(spark: SparkSession, tmp_path: Path, name: str, seed: int, publications: int) -> None:
+def test_a_table_with_keys_equals_the_answer_over_all_changes(
+    spark: SparkSession, tmp_path: Path, name: str, seed: int, publications: int
+) -> None:
     mode, sequence, answer = MODES[name]
     site, draw, public = Site(spark, tmp_path, mode, sequence=sequence), Random(seed), list[Change]()
     for number, changes in enumerate(_published(site, draw, _cut(draw, publications))):
@@ -204,11 +206,11 @@ def examples(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> S
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_a_history_is_what_its_changes_say(examples: Site, example: str) -> None:
+def test_a_history_has_the_versions_that_its_changes_give(examples: Site, example: str) -> None:
     assert shown(examples, list(EXAMPLES).index(example)) == EXAMPLES[example][1]
 
 
-def test_what_others_write_is_merged_with(spark: SparkSession, tmp_path: Path) -> None:
+def test_rows_of_other_writers_are_merged_with_the_staged_rows(spark: SparkSession, tmp_path: Path) -> None:
     """The other writer's rows come after a publication, and between the read of the table and the MERGE."""
     site = Site(spark, tmp_path, SinkMode.HISTORY)
     site.publish([change(1, "a"), change(1, "a", number=1)])

@@ -83,7 +83,7 @@ def test_a_history_goes_on_with_columns_that_its_stage_gains(site: Site) -> None
 
 
 @pytest.mark.nightly
-def test_rows_that_a_table_has_become_versions_since_ever(site: Site) -> None:
+def test_rows_of_an_existing_table_become_versions_without_a_beginning(site: Site) -> None:
     site.spark.sql(f"CREATE TABLE delta.`{site.tables / 'versions'}` (id LONG, seq LONG, op STRING) USING delta")
     site.spark.sql(f"INSERT INTO delta.`{site.tables / 'versions'}` VALUES (1, 0, 'old')")
     _deliver_small(site, (1, 5, "new"))
@@ -132,7 +132,7 @@ def _publish(site: Site) -> None:
 
 
 @pytest.mark.nightly
-def test_the_columns_of_versions_are_widened_with_the_one_that_orders_them(site: Site) -> None:
+def test_the_columns_of_versions_are_widened_with_the_column_that_orders_them(site: Site) -> None:
     declared = HISTORY | {"schema_evolution": "add_columns", "table_properties": {"delta.enableTypeWidening": "true"}}
     _deliver_small(site, (1, 2, "a"), (1, 8, "delete"))
     site.run(_pipeline(site, "id", "int(seq) AS seq", "op", versions=declared))

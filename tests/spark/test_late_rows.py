@@ -78,7 +78,7 @@ def bare(spark: SparkSession, site: Site, request: pytest.FixtureRequest) -> tup
     return name, Bare(rows, late)
 
 
-def test_late_rows_go_as_in_spark_itself(site: Site, bare: tuple[str, Bare]) -> None:
+def test_late_rows_are_dropped_as_in_spark_itself(site: Site, bare: tuple[str, Bare]) -> None:
     name, expected = bare
     assert_same(public(site.tables / name), expected.rows)
 

@@ -91,7 +91,7 @@ def test_a_file_that_changes_after_it_was_read_ends_the_pipeline_by_name_until_i
         running.until(lambda: copied(site) == [0, 1, 2, 20, 21])
 
 
-def test_a_file_that_comes_under_the_name_of_one_that_was_accepted_as_lost_is_read(site: Site, folder: Folder) -> None:
+def test_a_new_file_with_the_name_of_a_file_that_was_accepted_as_lost_is_read(site: Site, folder: Folder) -> None:
     pipeline, flag = copying(site, folder), site.home.parent / "fail"
     flag.touch()
     for number in (3, 4):
@@ -111,7 +111,7 @@ def test_a_file_that_comes_under_the_name_of_one_that_was_accepted_as_lost_is_re
     assert [file.path.rpartition("/")[2] for file in lost.files] == ["4.json"]
 
 
-def test_a_csv_file_with_its_columns_at_other_places_ends_the_pipeline_by_name(site: Site, tmp_path: Path) -> None:
+def test_a_csv_file_with_its_columns_at_other_positions_ends_the_pipeline_by_name(site: Site, tmp_path: Path) -> None:
     (path := tmp_path / "csv").mkdir()
     pipeline = Pipeline("live", checkpoint=CheckpointSettings(interval="1 second"))
 

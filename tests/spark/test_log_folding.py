@@ -135,11 +135,11 @@ def test_a_stream_that_begins_after_a_fold_fails_instead_of_missing_rows(spark: 
 @pytest.mark.parametrize(
     "behind",
     [
-        pytest.param(1, id="past what it has not read"),
-        pytest.param(0, id="past its last committed batch", marks=pytest.mark.nightly),
+        pytest.param(1, id="folded past an unread batch"),
+        pytest.param(0, id="folded past its last committed batch", marks=pytest.mark.nightly),
     ],
 )
-def test_without_the_guard_a_consumer_that_starts_again_would_fail(spark: SparkSession, tmp_path: Path, behind: int) -> None:
+def test_a_consumer_that_starts_again_would_fail_without_the_guard(spark: SparkSession, tmp_path: Path, behind: int) -> None:
     site = Staged(spark, tmp_path)
     site.stage(2)
     site.consume()
@@ -221,12 +221,12 @@ def suspended(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> 
     return site, days
 
 
-def test_after_each_day_its_rows_are_public_whatever_was_trimmed(suspended: tuple[Site, list[Day]]) -> None:
+def test_the_rows_of_each_day_are_public_although_logs_were_trimmed(suspended: tuple[Site, list[Day]]) -> None:
     _, days = suspended
     assert [day.doubled for day in days] == [_answer(min(number, DAYS - 1)) for number in range(1, DAYS + 1)]
 
 
-def test_days_leave_bounded_logs_and_channels(suspended: tuple[Site, list[Day]]) -> None:
+def test_logs_and_channels_stay_bounded_over_many_days(suspended: tuple[Site, list[Day]]) -> None:
     site, days = suspended
     assert not list(site.home.glob("work/*/stages/*/log/_delta_log/*.crc")), "the log has ended when it is read"
     assert (days[-1].channel_files, days[-1].log_files) == (days[-2].channel_files, days[-2].log_files)

@@ -115,7 +115,7 @@ def _batches(running: Running) -> int:
     return SparkLog(running.files.below(live.work_directory.path), checkpoint_directory(StageName(STAGE))).last_commit() + 1
 
 
-def test_the_third_thousand_of_batches_leaves_no_more_than_the_second(site: Site) -> None:
+def test_the_third_thousand_of_batches_leaves_no_more_files_and_memory_than_the_second(site: Site) -> None:
     source = site.home.parent / "events"
     files = (THOUSANDS + 1) * THOUSAND
     events = site.spark.range(0, files * ROWS, numPartitions=files)

@@ -97,7 +97,9 @@ SEEDS = range(1, 5)
         *(at_night(SinkMode.INSERT, None, seed) for seed in SEEDS),
     ],
 )
-def test_both_ways_come_to_the_same(spark: SparkSession, tmp_path: Path, mode: SinkMode, sequence: str | None, seed: int) -> None:
+def test_delta_rs_and_spark_merge_staged_rows_into_equal_tables(
+    spark: SparkSession, tmp_path: Path, mode: SinkMode, sequence: str | None, seed: int
+) -> None:
     deletes = DELETES if mode is SinkMode.UPSERT else None
     by_delta_rs, by_spark = (
         MergeSite(tmp_path / name, mode, COLUMNS, keys=KEYS, sequence_by=sequence, deletes=deletes)

@@ -163,7 +163,7 @@ def test_a_function_whose_server_is_away_is_called_again_by_a_retry(
     assert not site.tables.exists()
 
 
-def test_every_input_of_a_stage_is_looked_at_also_behind_one_with_a_mistake(site: Site, events: Path) -> None:
+def test_every_input_is_checked_also_if_an_earlier_input_has_a_mistake(site: Site, events: Path) -> None:
     pipeline = Pipeline("mistaken")
 
     def read_nothing(spark: SparkSession) -> DataFrame:
@@ -257,7 +257,9 @@ def refuse_as_a_server_does(number):  # type: ignore[no-untyped-def]
         pytest.param(fails_with(lambda number: None + number), "TypeError", marks=pytest.mark.nightly),
     ],
 )
-def test_what_the_same_rows_would_meet_again_is_not_tried_again(site: Site, events: Path, change: Change, says: str) -> None:
+def test_an_error_that_the_same_rows_would_cause_again_is_not_retried(
+    site: Site, events: Path, change: Change, says: str
+) -> None:
     again = RestartStrategy.fixed_delay(attempts=1000, delay="1 second")
     with pytest.raises(PermanentFailureError) as caught:
         site.run(pipeline_of(site, events, {"changed": ("rows", change)}, restart=again))
@@ -268,7 +270,7 @@ def test_what_the_same_rows_would_meet_again_is_not_tried_again(site: Site, even
     assert not any(word in str(error) for word in (*FRIENDLY, "Traceback")), str(error)
 
 
-def test_what_may_heal_is_tried_again(site: Site, events: Path) -> None:
+def test_an_error_that_may_heal_is_retried(site: Site, events: Path) -> None:
     with pytest.raises(InterruptedRunError, match="ConnectionError: no server") as caught:
         site.run(pipeline_of(site, events, {"changed": ("rows", fails_with(refuse_as_a_server_does))}))
     assert caught.value.retry is Retry.WITH_BACKOFF

@@ -66,21 +66,21 @@ def test_two_sinks_with_one_table_are_refused_however_they_name_it(site: Site, s
     assert not (site.home / "attempts").exists()
 
 
-def test_a_table_that_this_catalog_would_forget_is_not_made(site: Site, schema: str) -> None:
+def test_a_missing_table_is_refused_if_the_catalog_forgets_its_tables(site: Site, schema: str) -> None:
     inputs.write_versions(site.home.parent / "events", inputs.events(10)[["id"]], 1)
     with pytest.raises(RejectedError, match="forgets its tables"):
         site.run(_pipeline(site, f"{schema}.missing"))
     assert not (site.home / "attempts").exists()
 
 
-def test_a_table_that_only_another_catalog_could_make_is_not_made(site: Site) -> None:
+def test_a_missing_table_of_another_catalog_is_refused(site: Site) -> None:
     inputs.write_versions(site.home.parent / "events", inputs.events(10)[["id"]], 1)
     with pytest.raises(RejectedError, match=r"elsewhere\.db\.missing"):
         site.run(_pipeline(site, "elsewhere.db.missing"))
     assert not (site.home / "attempts").exists()
 
 
-def test_what_is_no_delta_table_is_refused_by_name(site: Site, schema: str) -> None:
+def test_a_named_table_that_is_not_a_delta_table_is_refused(site: Site, schema: str) -> None:
     inputs.write_versions(site.home.parent / "events", inputs.events(10)[["id"]], 1)
     site.spark.sql(f"CREATE TABLE {schema}.plain (id LONG) USING parquet")
     with pytest.raises(UnsupportedTableError, match=r"named\.plain is not a Delta table"):

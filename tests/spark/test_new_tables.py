@@ -67,7 +67,7 @@ def session(spark: SparkSession) -> SparkSession:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_new_table_is_what_delta_makes_of_it(session: SparkSession, tmp_path: Path, case: str) -> None:
+def test_a_new_table_has_the_metadata_that_delta_would_give_it(session: SparkSession, tmp_path: Path, case: str) -> None:
     columns, design, maker = CASES[case]
     schema = _schema(columns)
     found = _made_by_us(session, tmp_path / "ours", schema, design)
@@ -76,7 +76,7 @@ def test_a_new_table_is_what_delta_makes_of_it(session: SparkSession, tmp_path: 
         assert (REFUSED if found is None else _maker(tmp_path / "ours")) == maker
 
 
-def test_what_a_session_gives_every_new_table_counts(spark: SparkSession, tmp_path: Path) -> None:
+def test_table_properties_that_the_session_sets_for_new_tables_apply(spark: SparkSession, tmp_path: Path) -> None:
     session = spark.newSession()
     session.conf.set("spark.databricks.delta.properties.defaults.enableDeletionVectors", "true")
     schema = _schema(PLAIN)
@@ -86,7 +86,7 @@ def test_what_a_session_gives_every_new_table_counts(spark: SparkSession, tmp_pa
     assert found["metaData"]["configuration"] == {"delta.enableDeletionVectors": "true"}
 
 
-@pytest.mark.parametrize("properties", [{}, {"team": "us"}], ids=["by us", "by Delta"])
+@pytest.mark.parametrize("properties", [{}, {"team": "us"}], ids=["without Spark", "by Delta"])
 def test_spark_runs_no_job_to_read_a_new_table(session: SparkSession, tmp_path: Path, properties: dict[str, str]) -> None:
     for name in ("whole", "without its checksum"):
         create_table(session, TablePlace((tmp_path / name).as_uri()), _schema(PLAIN), _design(properties=properties), "sink")
@@ -104,7 +104,7 @@ def test_no_table_is_made_where_other_files_are(session: SparkSession, tmp_path:
     assert not (path / "_delta_log").exists()
 
 
-def test_of_two_starts_that_make_a_table_one_does(session: SparkSession, tmp_path: Path) -> None:
+def test_only_one_of_two_starts_makes_the_table(session: SparkSession, tmp_path: Path) -> None:
     place, schema = TablePlace((tmp_path / "made").as_uri()), _schema(PLAIN)
     create_table(session, place, schema, _design(comment="first"), "sink")
     create_table(session, place, schema, _design(comment="second"), "sink")

@@ -205,7 +205,7 @@ def test_an_operator_gives_the_rows_of_a_batch_query(site_of: SiteOf, views: Spa
     assert_same(public(site_of(sink).tables / sink), answer(views.sql(query)))
 
 
-def test_one_checkpoint_holds_all_of_it_and_no_row_was_late(site: Site) -> None:
+def test_one_checkpoint_holds_all_operators_and_no_row_was_late(site: Site) -> None:
     manifest = site.manifest()
     assert site.checkpoints() == [manifest.checkpoint]
     assert {name: cut.late_rows for name, cut in manifest.stages.items()} == dict.fromkeys(manifest.stages, 0)

@@ -64,7 +64,9 @@ def _files(table: Path) -> int:
         pytest.param({"table_properties": MAPPED}, 1, id="mapped", marks=pytest.mark.nightly),
     ],
 )
-def test_a_checkpoint_publishes_one_file_a_partition_and_every_row(site: Site, sink: dict[str, object], files: int) -> None:
+def test_a_packed_checkpoint_publishes_every_row_in_one_file_for_each_partition(
+    site: Site, sink: dict[str, object], files: int
+) -> None:
     inputs.write_versions(site.home.parent / "events", inputs.events(6_000)[["id", "ts", "region"]], BATCHES)
     site.run(_pipeline(site, **sink))
     whole = answer(site.spark.read.format("delta").load(str(site.home.parent / "events")))
@@ -75,7 +77,7 @@ def test_a_checkpoint_publishes_one_file_a_partition_and_every_row(site: Site, s
 
 
 @pytest.mark.nightly
-def test_rounds_go_on_and_what_was_packed_is_swept_two_rounds_later(site: Site, temporary: Path) -> None:
+def test_files_that_were_packed_are_swept_two_rounds_later(site: Site, temporary: Path) -> None:
     waste: list[int] = []
     batches = 6
     for part in range(4):
@@ -180,9 +182,7 @@ def test_rows_that_violate_a_constraint_of_their_table_are_packed_and_wait(site:
     assert _files(table) == 1
 
 
-def test_packed_files_with_fewer_rows_complete_no_checkpoint_nor_does_a_job_that_fails(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_checkpoint_completes_if_packing_loses_a_row_or_its_job_fails(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     inputs.write_versions(site.home.parent / "events", inputs.events(600)[["id", "ts", "region"]], BATCHES)
     whole = answer(site.spark.read.format("delta").load(str(site.home.parent / "events")))
     with monkeypatch.context() as patched:

@@ -142,7 +142,7 @@ def test_stages_go_on_without_files_that_fail_them_also_after_a_death_and_a_lost
     assert_adds_up(site, events, running, drained=True)
 
 
-def test_a_run_whose_inputs_end_fails_with_more_than_a_stage_tolerates_and_is_completed_once_it_tolerates_more(
+def test_a_bounded_run_fails_beyond_the_tolerance_of_a_stage_and_is_completed_with_a_higher_tolerance(
     site: Site, tmp_path: Path
 ) -> None:
     events = Events(tmp_path / "events", bounded=True)
@@ -216,9 +216,7 @@ def every_kind_of_stage(site: Site, events: Events, score: Callable[[str], Colum
     return pipeline
 
 
-def test_every_kind_of_stage_goes_on_without_bad_rows_in_its_first_batch_in_a_later_one_and_in_its_last(
-    site: Site, tmp_path: Path
-) -> None:
+def test_every_kind_of_stage_goes_on_without_bad_rows_in_its_first_a_later_and_its_last_batch(site: Site, tmp_path: Path) -> None:
     events = Events(tmp_path / "events", bounded=True)
     events.later(9, 10, 10, 10, 10, 9)
     events.end()
@@ -236,7 +234,7 @@ def test_every_kind_of_stage_goes_on_without_bad_rows_in_its_first_batch_in_a_la
     assert sorted(public(site.tables / "timers", ["odd", "n"]).elements()) == [(0, len(left) - odd), (1, odd)]
 
 
-def test_a_stage_that_tolerates_nothing_fails_and_runs_the_batch_that_was_planned_with_all_its_rows_once_it_is_mended(
+def test_a_stage_without_tolerance_fails_and_once_mended_runs_the_planned_batch_with_all_its_rows(
     site: Site, tmp_path: Path
 ) -> None:
     numbers = FilesAndVersions(site, tmp_path)
@@ -276,7 +274,7 @@ def test_stages_that_read_a_folder_and_a_table_go_on_without_the_files_that_fail
     numbers.assert_adds_up()
 
 
-def test_stages_that_read_sources_without_an_end_go_on_without_what_fails_them_also_with_another_work_directory(
+def test_stages_of_unbounded_sources_go_on_without_files_that_fail_them_also_in_a_new_work_directory(
     site: Site, tmp_path: Path
 ) -> None:
     numbers, poison = FilesAndVersions(site, tmp_path), frozenset({7, 45, 79})
@@ -291,9 +289,7 @@ def test_stages_that_read_sources_without_an_end_go_on_without_what_fails_them_a
         numbers.assert_adds_up()
 
 
-def test_a_savepoint_with_losses_is_begun_with_without_their_rows_and_later_ones_are_found_again(
-    site: Site, tmp_path: Path
-) -> None:
+def test_a_restore_leaves_out_the_losses_of_its_savepoint_and_finds_later_losses_again(site: Site, tmp_path: Path) -> None:
     numbers, poison = FilesAndVersions(site, tmp_path), frozenset({7, 45})
     poisoned = direct(site, numbers.read, scoring(poison), bounded=False)
     numbers.add()

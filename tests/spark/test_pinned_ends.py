@@ -128,7 +128,7 @@ def test_rows_that_arrive_while_a_round_is_interrupted_join_the_next_one(spark: 
     assert_same(public(site.tables / "copy"), _rows(range(15)))
 
 
-def test_an_end_is_pinned_before_a_stage_before_it_has_run(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_end_of_a_source_is_pinned_before_earlier_stages_have_run(spark: SparkSession, tmp_path: Path) -> None:
     """The second source was pinned and not yet read when the first attempt failed."""
     site, flag = Site(spark, tmp_path), tmp_path / "fail"
     pipeline = Pipeline("pinned")

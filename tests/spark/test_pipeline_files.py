@@ -188,7 +188,7 @@ def folder(tmp_path: Path) -> Folder:
     return Folder(tmp_path)
 
 
-def test_udfs_columns_casts_and_schemas_at_module_level(folder: Folder) -> None:
+def test_a_file_may_have_udfs_columns_casts_and_schemas_at_module_level(folder: Folder) -> None:
     folder.write({"payments.py": PIPELINE + AT_MODULE_LEVEL})
     first, second = folder.run(str(folder.root / "jobs/payments.py"), cwd=Path("/"))
     assert first == {"amount": 5.0, "cents": 500, "size": "small", "gift": True, "doubled": 10.0, "halved": 2.5}
@@ -202,7 +202,7 @@ EUR = [
 ]
 
 
-def test_modules_and_packages_beside_the_file_are_used_in_udfs_from_any_folder(folder: Folder) -> None:
+def test_udfs_use_modules_and_packages_next_to_the_file_from_any_folder(folder: Folder) -> None:
     folder.write({"payments.py": PIPELINE + BY_NAME, **NEIGHBOURS})
     assert folder.run(str(folder.root / "jobs/payments.py"), cwd=Path("/")) == EUR
 
@@ -226,7 +226,7 @@ def test_a_pipeline_in_a_package_is_named_by_its_module(folder: Folder) -> None:
 
 
 @pytest.mark.nightly  # two JVMs more; the tests above also fail if workers are sent nothing
-def test_the_workers_of_a_cluster_are_sent_what_the_file_imports(folder: Folder, tmp_path: Path) -> None:
+def test_the_workers_of_a_cluster_receive_the_modules_that_the_file_imports(folder: Folder, tmp_path: Path) -> None:
     folder.write({"payments.py": PIPELINE + BY_NAME, **NEIGHBOURS})
     executor = {"spark.executor.memory": "512m", "spark.executor.cores": "1"}
     with spark_cluster(tmp_path / "cluster") as cluster:

@@ -32,12 +32,12 @@ def test_a_stream_that_is_read_twice_is_one_stream(events: DataFrame) -> None:
     assert len({leaf.identity for leaf in leaves}) == 1
 
 
-def test_two_streams_from_one_table_are_two(spark: SparkSession, shared: SharedInputs) -> None:
+def test_two_reads_of_one_table_are_two_streams(spark: SparkSession, shared: SharedInputs) -> None:
     frames = [spark.readStream.format("delta").load(str(shared.events)) for _ in range(2)]
     assert len({plan.streaming_leaves(frame)[0].identity for frame in frames}) == 2
 
 
-def test_a_watermark_is_found_wherever_it_is(events: DataFrame, marked: DataFrame) -> None:
+def test_a_watermark_below_other_operators_is_found(events: DataFrame, marked: DataFrame) -> None:
     assert plan.watermark_nodes(events) == []
     assert plan.watermark_nodes(marked.where("true").select("ts")) == plan.watermark_nodes(marked)
 
@@ -52,7 +52,7 @@ def test_a_renamed_column_a_window_and_its_time_carry_the_watermark(marked: Data
     assert [column.name for column in plan.event_time_columns(marked.select(F.col("ts").alias("then")))] == ["then"]
 
 
-def test_the_end_of_a_window_carries_none(marked: DataFrame) -> None:
+def test_the_end_of_a_window_carries_no_watermark(marked: DataFrame) -> None:
     counted = marked.groupBy(F.window("ts", "1 hour").alias("hour")).count()
     assert plan.event_time_columns(counted.select(F.col("hour.end").alias("until"))) == []
 
@@ -116,7 +116,7 @@ def test_an_operator_that_depends_on_earlier_rows_is_found(spark: SparkSession, 
     assert operator in plan.operators_with_memory(_remembering()[operator](marked).where("true"))
 
 
-def test_what_looks_at_one_row_after_the_other_has_no_memory(
+def test_operators_that_look_at_one_row_at_a_time_have_no_memory(
     spark: SparkSession, shared: SharedInputs, marked: DataFrame
 ) -> None:
     places = spark.read.format("delta").load(str(shared.places)).groupBy("key").agg(F.first("place").alias("place")).distinct()

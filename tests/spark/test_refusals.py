@@ -103,9 +103,20 @@ def _timers_by_the_clock(rows: DataFrame) -> DataFrame:
         (lambda rows: rows.sparkSession.range(3), "'changed' does not return a streaming frame"),
         (lambda rows: None, "'changed' does not return a streaming frame but NoneType"),
     ],
-    ids=["watermark", "two", "other", "undeclared", "timeout", "timers", "append", "column", "batch", "none"],
+    ids=[
+        "a watermark on a derived frame",
+        "two watermarks on one input",
+        "another watermark in each call",
+        "an undeclared stream",
+        "a processing-time timeout",
+        "processing-time timers",
+        "an aggregation without a watermark",
+        "an unknown column",
+        "a batch frame",
+        "no frame",
+    ],
 )
-def test_a_stage_is_refused(site: Site, events: Path, change: Change, message: str) -> None:
+def test_a_stage_that_cannot_keep_the_guarantees_is_refused(site: Site, events: Path, change: Change, message: str) -> None:
     with pytest.raises(InvalidPipelineError, match=message) as refused:
         site.run(_pipeline(site, events, change))
     assert refused.value.remedy
@@ -128,9 +139,9 @@ def test_a_stage_is_refused(site: Site, events: Path, change: Change, message: s
             "'rows' reads .*/nowhere, which does not exist",
         ),
     ],
-    ids=["rate", "batch", "watermark", "column", "path"],
+    ids=["an unsupported format", "a batch frame", "a watermark", "a missing event time", "a missing path"],
 )
-def test_a_source_is_refused(site: Site, events: Path, read: Any, message: str) -> None:
+def test_a_source_that_cannot_keep_the_guarantees_is_refused(site: Site, events: Path, read: Any, message: str) -> None:
     with pytest.raises(InvalidPipelineError, match=message) as refused:
         site.run(_pipeline(site, events, lambda rows: rows.select("id"), lambda spark: read(spark, str(events))))
     assert refused.value.remedy
@@ -163,9 +174,17 @@ def test_functions_that_return_frames_of_the_callers_session_are_refused_and_its
         ("id BIGINT, value INT", ["id"], "is partitioned by"),
         ("id BIGINT, value INT, serial BIGINT GENERATED ALWAYS AS IDENTITY", [], "identityColumns"),
     ],
-    ids=["extra", "missing", "text", "narrower", "other type", "partitioning", "identity"],
+    ids=[
+        "a column too many",
+        "a column too few",
+        "a text column",
+        "a narrower column",
+        "another type",
+        "another partitioning",
+        "an identity column",
+    ],
 )
-def test_a_table_takes_rows_that_fit_and_is_refused_before_anything_is_staged_otherwise(
+def test_a_table_whose_columns_do_not_fit_the_stage_is_refused_before_anything_is_staged(
     site: Site, events: Path, columns: str, partition_by: list[str], message: str | None
 ) -> None:
     path = site.tables / "existing"
@@ -241,7 +260,7 @@ def test_an_error_says_which_input_of_a_pipeline_is_unknown(site: Site, events: 
         pipeline.rewired({"events": lambda spark: None}, "/nowhere")
 
 
-def test_a_path_with_nothing_is_refused_with_the_parameters_that_it_comes_from_but_no_secret(
+def test_the_refusal_of_a_missing_path_names_its_parameters_but_no_secret(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SPARK_JOBS_PARAM_TOKEN", "hunter-twelve")

@@ -24,7 +24,7 @@ __all__ = ["events"]
 
 
 @bounded_too
-def test_a_requested_checkpoint_makes_public_what_was_read_before_it(site: Site, events: Events) -> None:
+def test_a_requested_checkpoint_publishes_the_rows_that_were_read_before_it(site: Site, events: Events) -> None:
     events.add(100)
     with Running(site.spark, three_stages(site, events, interval="1 hour"), site.home) as running:
         running.until(lambda: running.status and running.status.stages[StageName(events.furthest)].rows_in == events.rows)

@@ -82,7 +82,7 @@ def _two_partitions(spark: SparkSession) -> Iterator[None]:
 
 @pytest.mark.parametrize("wanted", [pytest.param(5, marks=pytest.mark.nightly), 1])
 @bounded_at_night
-def test_a_savepoint_is_begun_with_in_more_and_in_fewer_partitions(
+def test_a_savepoint_can_be_restored_with_more_or_fewer_state_partitions(
     site: Site, events: Events, tmp_path: Path, wanted: int
 ) -> None:
     events.later(250)
@@ -113,7 +113,9 @@ def test_a_savepoint_is_begun_with_in_more_and_in_fewer_partitions(
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("unaligned", [False, True])
-def test_what_a_pipeline_is_rescaled_to_it_keeps_in_place_and_after_a_loss(site: Site, events: Events, unaligned: bool) -> None:
+def test_a_rescaled_pipeline_keeps_its_number_of_partitions_in_place_and_after_a_loss(
+    site: Site, events: Events, unaligned: bool
+) -> None:
     pipeline = three_stages(site, events, unaligned=unaligned)
     with Running(site.spark, pipeline, site.home) as running:
         running.until(lambda: len(ids(site, "again")) == 151)
@@ -140,7 +142,7 @@ def test_what_a_pipeline_is_rescaled_to_it_keeps_in_place_and_after_a_loss(site:
 
 
 @pytest.mark.parametrize("after", [pytest.param(False, marks=pytest.mark.nightly), True])
-def test_a_rescale_that_dies_is_done_again_by_the_next_attempt(site: Site, events: Events, after: bool) -> None:
+def test_the_next_attempt_repeats_a_rescale_that_died(site: Site, events: Events, after: bool) -> None:
     pipeline = three_stages(site, events)
     with Running(site.spark, pipeline, site.home) as running:
         running.until(lambda: len(ids(site, "again")) == 151)

@@ -152,7 +152,7 @@ def test_the_next_attempt_goes_on_in_place_and_computes_nothing_again(site: Site
 
 
 @bounded_at_night
-def test_what_was_staged_before_a_cancel_is_public_after_the_next_start(site: Site, events: Events) -> None:
+def test_rows_staged_before_a_cancel_are_public_after_the_next_start(site: Site, events: Events) -> None:
     """The cancel takes no checkpoint. Rows after the last one are staged, and no stage reads them twice."""
     events.later(100)
     pipeline = three_stages(site, events, interval="1 hour")
@@ -165,9 +165,7 @@ def test_what_was_staged_before_a_cancel_is_public_after_the_next_start(site: Si
 
 
 @bounded_at_night
-def test_a_checkpoint_whose_attempt_died_before_it_was_public_is_public_once_the_next_one_begins(
-    site: Site, events: Events
-) -> None:
+def test_the_next_attempt_publishes_a_checkpoint_whose_attempt_died_before_the_publication(site: Site, events: Events) -> None:
     class Dies:
         def before(self, step: Step) -> None:
             pass
@@ -211,7 +209,7 @@ class HeldPublications:
         self._commit(sink, *arguments)
 
 
-def test_while_an_upsert_is_published_checkpoints_complete_and_are_appended_and_then_all_tables_show_one_cut(
+def test_checkpoints_complete_while_an_upsert_is_published_and_then_all_tables_show_one_cut(
     site: Site, events: Events, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline = Pipeline("live", checkpoint=CheckpointSettings(interval="1 second"))
@@ -252,7 +250,7 @@ def waiting_rows(site: Site, running: Running) -> int:
     return sum(running.store.manifest(k).sinks[AGAIN].actions.rows for k in running.store.ids() if k > public)
 
 
-def test_a_constraint_that_staged_rows_break_blocks_publication_over_a_restart_and_then_each_row_is_public_once(
+def test_a_violated_constraint_blocks_publication_over_a_restart_and_later_each_row_is_public_once(
     site: Site, events: Events
 ) -> None:
     before, table = events.rows, f"delta.`{site.tables / 'again'}`"
@@ -437,7 +435,7 @@ def restarted_once_more(running: Running, stage: str) -> Callable[[], bool]:
 
 
 @bounded_at_night
-def test_an_exhausted_restart_strategy_ends_the_attempt_for_good_and_names_the_stage_s_own_error(
+def test_an_exhausted_restart_strategy_ends_the_attempt_and_names_the_error_of_the_stage(
     site: Site, events: Events, tmp_path: Path
 ) -> None:
     switch = tmp_path / "switch"
@@ -471,7 +469,7 @@ def other_boot(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("unaligned", [pytest.param(False, marks=pytest.mark.nightly), True])
 @bounded_at_night
-def test_after_its_host_went_down_a_pipeline_goes_on_from_its_checkpoint(
+def test_a_pipeline_goes_on_from_its_checkpoint_after_its_host_went_down(
     site: Site, events: Events, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, unaligned: bool
 ) -> None:
     """Files that Spark wrote last may be gone or torn then. Here all files after the checkpoint are torn, and the others are reused."""
@@ -512,7 +510,7 @@ def test_a_work_directory_that_is_gone_is_built_from_the_checkpoint(site: Site, 
         goes_on_until_all_is_shown(site, running, events)
 
 
-def test_old_checkpoints_go_with_their_state_and_the_newest_is_enough_to_go_on(
+def test_old_checkpoints_are_deleted_with_their_state_and_the_newest_is_enough_to_go_on(
     site: Site, events: Events, caplog: pytest.LogCaptureFixture
 ) -> None:
     pipeline = three_stages(site, events)
@@ -536,9 +534,7 @@ def test_old_checkpoints_go_with_their_state_and_the_newest_is_enough_to_go_on(
 
 
 @pytest.mark.nightly
-def test_a_pipeline_without_rows_takes_no_checkpoints_and_sees_all_the_same_that_a_later_attempt_is_live(
-    site: Site, events: Events
-) -> None:
+def test_a_pipeline_without_rows_takes_no_checkpoints_and_still_notices_a_later_attempt(site: Site, events: Events) -> None:
     pipeline, frames = three_stages(site, events), []
 
     @pipeline.stage(sink=DeltaSink(str(site.tables / "looking")))
@@ -559,7 +555,7 @@ def test_a_pipeline_without_rows_takes_no_checkpoints_and_sees_all_the_same_that
         assert isinstance(running.ends(), FencedError)
 
 
-def test_the_others_publish_without_a_stage_that_has_failed_and_the_next_start_goes_on_with_it(
+def test_other_tables_are_published_without_a_failed_stage_and_the_next_start_continues_the_stage(
     site: Site, events: Events, tmp_path: Path
 ) -> None:
     """With unaligned checkpoints, no checkpoint waits for the rows before the stage."""

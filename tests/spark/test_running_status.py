@@ -45,7 +45,7 @@ def exported(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
         yield found
 
 
-def test_what_a_stage_has_not_read_is_its_lag_and_is_in_flight_in_an_unaligned_checkpoint_that_outlives_a_cancel(
+def test_rows_that_a_stage_has_not_read_are_its_lag_and_are_in_flight_in_an_unaligned_checkpoint(
     site: Site, tmp_path: Path, exported: Receiver
 ) -> None:
     events = Events(tmp_path / "events")

@@ -41,7 +41,7 @@ def events(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
 
 
 @bounded_at_night
-def test_a_savepoint_that_was_moved_to_another_file_system_is_begun_with_there_and_the_home_is_gone(
+def test_a_savepoint_that_was_moved_to_another_file_system_is_restored_without_the_old_home(
     site: Site, events: Events, tmp_path: Path, elsewhere: Path
 ) -> None:
     """The pipeline had published nothing yet. The staged rows in the savepoint are taken over, too."""
@@ -106,7 +106,7 @@ def test_a_fork_into_other_tables_leaves_the_original_alone(site: Site, events: 
 
 
 @pytest.mark.every_version
-def test_rows_that_became_public_after_a_savepoint_are_not_doubled_unless_somebody_says_so(
+def test_rows_published_after_a_savepoint_are_duplicated_only_if_the_start_allows_it(
     site: Site, events: Events, tmp_path: Path
 ) -> None:
     pipeline = three_stages(site, events, interval="1 hour")
@@ -125,7 +125,7 @@ def test_rows_that_became_public_after_a_savepoint_are_not_doubled_unless_somebo
     assert sorted([*range(251), *range(151, 251)]) == ids(site, "copied")
 
 
-def test_the_same_home_begins_with_its_own_savepoint_again(site: Site, events: Events, tmp_path: Path) -> None:
+def test_a_home_can_restore_its_own_savepoint(site: Site, events: Events, tmp_path: Path) -> None:
     pipeline = three_stages(site, events, interval="1 hour")
     stopped(site, pipeline, events, tmp_path / "savepoint")
     events.add(100)
@@ -178,7 +178,7 @@ AT_NIGHT = [
 
 @pytest.mark.parametrize("dies_at", [Step.SAVEPOINT_IMPORT, *AT_NIGHT])
 @bounded_at_night
-def test_a_start_that_dies_on_the_way_is_followed_by_one_that_begins_with_the_savepoint_all_the_same(
+def test_the_start_after_one_that_died_during_a_restore_still_restores_the_savepoint(
     site: Site, events: Events, tmp_path: Path, dies_at: Step
 ) -> None:
     events.later(100)
@@ -207,7 +207,7 @@ def test_a_start_that_dies_on_the_way_is_followed_by_one_that_begins_with_the_sa
 
 
 @pytest.mark.nightly
-def test_a_channel_goes_on_whatever_its_columns_are_called(site: Site, events: Events, tmp_path: Path) -> None:
+def test_a_channel_whose_columns_have_spaces_in_their_names_is_restored(site: Site, events: Events, tmp_path: Path) -> None:
     """Files store names with spaces under other names, which only the channel's own table knows."""
     pipeline = Pipeline("live", checkpoint=CheckpointSettings(interval="1 second"))
     events.source(pipeline)
@@ -266,7 +266,7 @@ def has_published(site: Site, manifest: Manifest, sink: str, rows: int) -> bool:
 
 
 @pytest.mark.nightly
-def test_a_deleted_key_stays_deleted_in_the_home_that_goes_on(site: Site, tmp_path: Path) -> None:
+def test_a_deleted_key_stays_deleted_after_a_restore(site: Site, tmp_path: Path) -> None:
     changes = Changes(tmp_path / "changes")
     pipeline = changes.latest(site)
     changes.add(1, "insert")
@@ -295,7 +295,7 @@ def test_a_deleted_key_stays_deleted_in_the_home_that_goes_on(site: Site, tmp_pa
 
 
 @pytest.mark.nightly
-def test_a_delete_before_its_insert_counts_in_the_home_that_goes_on(site: Site, tmp_path: Path) -> None:
+def test_a_delete_that_came_before_its_insert_counts_after_a_restore(site: Site, tmp_path: Path) -> None:
     changes = Changes(tmp_path / "changes")
     pipeline = changes.latest(site, "history")
     changes.add(3, "delete")
@@ -335,7 +335,7 @@ def widening(site: Site, events: Events, *columns: str) -> Pipeline:
         pytest.param(("twice", "more"), id="newer code", marks=pytest.mark.nightly),
     ],
 )
-def test_a_savepoint_is_gone_on_from_although_its_table_has_gained_columns(
+def test_a_savepoint_can_be_restored_although_its_table_has_gained_columns(
     site: Site, events: Events, tmp_path: Path, code: tuple[str, ...]
 ) -> None:
     stopped(site, widening(site, events), events, tmp_path / "savepoint")

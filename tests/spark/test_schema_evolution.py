@@ -77,7 +77,7 @@ def test_a_column_that_a_stage_has_gained_is_added_and_earlier_rows_have_null_th
 
 
 @pytest.mark.nightly
-def test_a_column_that_a_whole_result_has_gained_is_in_every_row_of_it(site: Site) -> None:
+def test_a_column_that_a_complete_result_has_gained_is_in_every_row(site: Site) -> None:
     def totals(*columns: str) -> Pipeline:
         pipeline = Pipeline("growing", on_end="suspend")
 
@@ -112,7 +112,7 @@ def test_a_column_that_the_source_has_gained_reaches_the_table(site: Site) -> No
     assert_same(answer(_table(site)), answer(whole))
 
 
-def test_rows_staged_before_the_column_are_published_after_it(site: Site) -> None:
+def test_rows_staged_before_a_column_was_added_are_published_after_it(site: Site) -> None:
     _arrive(site, 1)
     site.run(_pipeline(site, "id", "key"), publish="external")
     _arrive(site, 2)
@@ -132,7 +132,7 @@ def test_the_earlier_code_goes_on_with_the_wider_table(site: Site) -> None:
     assert _table(site).where("value IS NOT NULL").count() == _source(site, 4).count() - _source(site, 2).count()
 
 
-def test_without_being_asked_for_no_column_is_added(site: Site) -> None:
+def test_no_column_is_added_unless_the_sink_declares_schema_evolution(site: Site) -> None:
     _arrive(site, 1)
     site.run(_pipeline(site, "id", evolution="none"))
     _arrive(site, 2)
@@ -220,7 +220,7 @@ WIDENED = [
         pytest.param({"mode": "upsert", "keys": ["id"], "sequence_by": "n", "apply_as_deletes": "v0 < 0"}, id="upsert"),
     ],
 )
-def test_a_table_that_widens_types_takes_the_wider_ones(site: Site, sink: dict[str, Any]) -> None:
+def test_a_table_with_type_widening_takes_wider_types(site: Site, sink: dict[str, Any]) -> None:
     """The types of an upsert's key, its order and its condition are widened, too."""
     widening = {"table_properties": {"delta.enableTypeWidening": "true"}, **sink}
     events = site.home.parent / "events"
@@ -242,7 +242,7 @@ def test_a_table_that_widens_types_takes_the_wider_ones(site: Site, sink: dict[s
     assert sorted(_table(site).toArrow().to_pylist(), key=lambda row: row["id"]) == expected
 
 
-def test_a_table_that_does_not_widen_types_keeps_them(site: Site) -> None:
+def test_a_table_without_type_widening_keeps_its_types(site: Site) -> None:
     events = site.home.parent / "events"
     inputs.append(events, pd.DataFrame({"id": [1], "key": ["a"], "value": [1]}))
     site.run(_pipeline(site, "id", "int(value) AS value"))

@@ -109,7 +109,7 @@ def rows_come_at_the_seam(events: Events, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.usefixtures("rows_come_at_the_seam")
-def test_every_row_is_there_once_whatever_comes_at_the_seam_and_whatever_ends_meanwhile(site: Site, events: Events) -> None:
+def test_every_row_is_copied_once_although_rows_come_at_the_seam_and_attempts_end(site: Site, events: Events) -> None:
     with Running(site.spark, seam(site, events), site.home) as running:
         running.until(lambda: public_count(site.tables / "copied") == HISTORY_ROWS + 70)
         events.add(150)
@@ -126,7 +126,7 @@ def test_every_row_is_there_once_whatever_comes_at_the_seam_and_whatever_ends_me
     assert_equals_a_batch_query(site, events)
 
 
-def test_a_tail_waits_for_a_version_that_nobody_has_written_yet_over_attempts_too(site: Site, events: Events) -> None:
+def test_a_tail_waits_for_a_version_that_does_not_exist_yet_also_in_the_next_attempt(site: Site, events: Events) -> None:
     copied = site.tables / "copied"
     with Running(site.spark, seam(site, events), site.home) as running:
         running.until(lambda: public_count(copied) == HISTORY_ROWS)
@@ -143,7 +143,7 @@ def test_a_tail_waits_for_a_version_that_nobody_has_written_yet_over_attempts_to
 
 
 @pytest.mark.nightly
-def test_without_it_the_tail_reads_the_history_again(site: Site, events: Events) -> None:
+def test_a_tail_that_is_not_declared_to_follow_the_history_reads_it_again(site: Site, events: Events) -> None:
     """The test shows why the argument is needed."""
     with Running(site.spark, seam(site, events, after=None), site.home) as running:
         running.until(lambda: public_count(site.tables / "copied") == 2 * HISTORY_ROWS)
@@ -161,7 +161,9 @@ def test_without_it_the_tail_reads_the_history_again(site: Site, events: Events)
         ),
     ],
 )
-def test_a_tail_of_something_else_is_refused(site: Site, events: Events, tmp_path: Path, tail: Any, problem: str) -> None:
+def test_a_tail_that_does_not_read_the_table_of_its_history_is_refused(
+    site: Site, events: Events, tmp_path: Path, tail: Any, problem: str
+) -> None:
     other = Events(tmp_path / "other")
     other.add(1)
     with Running(site.spark, seam(site, events, tail=tail(events, other.path)), site.home) as running:

@@ -17,7 +17,7 @@ from tests.support.shared_application import HIDDEN_SETTING
 pytestmark = pytest.mark.spark
 
 
-def test_a_setting_that_is_not_on_the_allow_list_counts_and_is_in_no_command_line_and_on_no_page(spark: SparkSession) -> None:
+def test_a_setting_that_is_not_on_the_allow_list_applies_and_is_on_no_command_line_and_no_page(spark: SparkSession) -> None:
     ((name, value),) = HIDDEN_SETTING.items()
     gateway: Any = SparkContext._gateway
     jvm = psutil.Process(gateway.proc.pid)
@@ -51,7 +51,7 @@ def logging_to(spark: SparkSession, file: Path, pattern: str) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("pattern", ["%d{yy/MM/dd HH:mm:ss} %p %c{1}: %m%n%ex", "%p %m%n"])
-def test_a_jvm_of_somebody_else_logs_no_secret(spark: SparkSession, tmp_path: Path, pattern: str) -> None:
+def test_a_jvm_that_others_have_started_logs_no_secret(spark: SparkSession, tmp_path: Path, pattern: str) -> None:
     secret = 'jdbc:pg://ann:o}p{e"n|s\\e$same@db/shop'
     with logging_to(spark, tmp_path / "log", pattern) as logger:
         logger.error(f"before {secret}")

@@ -30,7 +30,7 @@ def test_another_masters_executors_may_be_elsewhere(master: str) -> None:
 
 
 @pytest.mark.usefixtures("on_a_cluster")
-def test_a_shared_home_is_left_as_it_was(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_check_leaves_a_shared_home_as_it_was(spark: SparkSession, tmp_path: Path) -> None:
     check_shared(spark, LocalFiles(tmp_path / "a home"))
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "a home").mkdir()

@@ -45,7 +45,7 @@ def _table(site: Site) -> list[int]:
 
 
 @pytest.mark.parametrize("sink", SINKS.values(), ids=SINKS)
-def test_rows_of_others_are_not_replaced(site: Site, sink: dict[str, Any]) -> None:
+def test_rows_of_other_writers_are_not_replaced(site: Site, sink: dict[str, Any]) -> None:
     table = f"delta.`{site.tables / 'shared'}`"
     inputs.append(site.home.parent / "in", pd.DataFrame({"n": [10, 11]}))
     pipeline = _pipeline(site, **sink)
@@ -64,7 +64,7 @@ def test_rows_of_others_are_not_replaced(site: Site, sink: dict[str, Any]) -> No
     assert _table(site) == [10, 11]
 
 
-def test_rows_that_others_add_before_the_first_publication_are_not_replaced_by_a_complete_one(site: Site) -> None:
+def test_the_first_publication_of_a_complete_result_does_not_replace_rows_of_other_writers(site: Site) -> None:
     """Later publications of a complete result replace all rows, as usual."""
     table, home = f"delta.`{site.tables / 'shared'}`", open_files(str(site.home))
     inputs.append(site.home.parent / "in", pd.DataFrame({"n": [10, 11]}))

@@ -296,7 +296,7 @@ def test_a_running_pipeline_goes_on_with_the_new_columns(site: Site, kind: str) 
     assert answer(_as_text(found)) == expected(people, select)
 
 
-def test_code_with_the_old_name_ends_at_a_rename_and_goes_on_with_the_new_one(site: Site) -> None:
+def test_a_stage_that_uses_the_old_column_name_ends_at_a_rename_and_goes_on_with_the_new_name(site: Site) -> None:
     people = People(site)
     people.add(2)
     with Running(site.spark, copying(site, "id, nme AS full_name", bounded=False), site.home) as running:
@@ -314,7 +314,7 @@ def test_code_with_the_old_name_ends_at_a_rename_and_goes_on_with_the_new_one(si
     assert copied(site) == expected(people, "id, full_name")
 
 
-def test_what_a_shared_source_has_staged_is_consumed_under_the_old_names_first(site: Site) -> None:
+def test_rows_that_a_shared_source_has_staged_are_first_read_under_the_old_names(site: Site) -> None:
     people = People(site)
 
     def shared(select: str) -> Pipeline:
@@ -347,7 +347,7 @@ def test_what_a_shared_source_has_staged_is_consumed_under_the_old_names_first(s
     assert copied(site) == expected(people, "id, full_name")
 
 
-def test_a_column_that_is_gone_and_used_is_refused_before_anything_is_staged(site: Site) -> None:
+def test_a_dropped_column_that_a_stage_uses_is_refused_before_anything_is_staged(site: Site) -> None:
     people = People(site)
     people.add()
     site.run(copying(site, "id, junk"))
@@ -365,7 +365,7 @@ def test_a_column_that_is_gone_and_used_is_refused_before_anything_is_staged(sit
     "statement",
     ["CAST(id AS SHORT) AS id, nme", pytest.param("id, CAST(nme AS BINARY) AS nme", marks=pytest.mark.nightly)],
 )
-def test_a_type_that_old_rows_do_not_have_is_refused_and_taken_as_a_new_source(site: Site, statement: str) -> None:
+def test_a_type_that_does_not_fit_old_rows_is_refused_unless_the_source_is_taken_as_new(site: Site, statement: str) -> None:
     people = People(site, "id INT, nme STRING")
 
     def source(spark: SparkSession) -> DataFrame:
@@ -389,7 +389,7 @@ def test_a_type_that_old_rows_do_not_have_is_refused_and_taken_as_a_new_source(s
     assert sorted(row.id for row in ids.collect()) == [1, 1, 2, 2, 3, 4], "the table as it is, after what was read before"
 
 
-def test_a_table_that_changes_while_the_stages_are_built_is_looked_at_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_that_changes_while_the_stages_are_built_is_read_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     people, fix, seen = People(site), DeltaSource.prepare, count()
     people.add()
 
@@ -453,7 +453,7 @@ def test_a_change_feed_has_the_new_columns(site: Site) -> None:
     ]
 
 
-def test_a_schema_log_of_ones_own_is_refused_with_what_to_do(site: Site) -> None:
+def test_a_schema_log_of_the_user_is_refused_with_a_remedy(site: Site) -> None:
     people = People(site)
     people.add()
 

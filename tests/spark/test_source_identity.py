@@ -274,7 +274,7 @@ def test_a_savepoint_after_a_drain_goes_on_with_a_new_source(site: Site, request
     assert sorted(public(site.tables / "windows").elements()) == [(0, 2), (10, 1), (10, 1), (20, 1)], "13 makes a row of its own"
 
 
-def test_a_moved_table_goes_on(site: Site, request: pytest.FixtureRequest) -> None:
+def test_a_moved_table_is_the_same_source(site: Site, request: pytest.FixtureRequest) -> None:
     source = Table(request)
     pipeline = copying(site, source)
     source.add(0)

@@ -60,7 +60,7 @@ def test_a_time_zone_for_a_column_that_has_one_is_refused(site: Site, tmp_path: 
     assert not site.tables.exists()
 
 
-def test_the_test_harness_takes_naive_rows(site: Site) -> None:
+def test_run_pipeline_accepts_rows_with_naive_event_times(site: Site) -> None:
     rows = [{"id": 1, "at": WINTER}, {"id": 2, "at": SUMMER}]
     tables = run_pipeline(copying(site, Path("/nowhere")), {"rows": rows}, spark=site.spark)
     assert len(tables["hours"]) == 2
@@ -68,6 +68,6 @@ def test_the_test_harness_takes_naive_rows(site: Site) -> None:
 
 
 @pytest.mark.parametrize("name", ["events", "events with a space"])
-def test_a_path_in_backticks_is_a_stream(site: Site, tmp_path: Path, name: str) -> None:
+def test_a_table_that_is_read_by_a_path_in_backticks_is_a_stream(site: Site, tmp_path: Path, name: str) -> None:
     site.run(copying(site, naive(tmp_path / name), by_path=True))
     assert public_count(site.tables / "copied") == 3

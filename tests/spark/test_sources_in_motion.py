@@ -60,7 +60,7 @@ def copied(site: Site) -> list[int]:
         pytest.param(Topic, 12, id="a longer topic", marks=pytest.mark.nightly),
     ],
 )
-def test_a_source_that_is_made_anew_in_the_middle_of_a_round(
+def test_a_source_that_is_replaced_in_the_middle_of_a_round_is_noticed_before_a_new_row_is_public(
     site: Site, request: pytest.FixtureRequest, kind: Callable[[pytest.FixtureRequest], Any], more: int
 ) -> None:
     source = kind(request)
@@ -82,7 +82,9 @@ def test_a_source_that_is_made_anew_in_the_middle_of_a_round(
     assert copied(site) == list(range(100, 100 + more))
 
 
-def test_records_that_expire_in_the_middle_of_a_round(site: Site, request: pytest.FixtureRequest) -> None:
+def test_records_that_expire_in_the_middle_of_a_round_fail_the_run_until_the_loss_is_accepted(
+    site: Site, request: pytest.FixtureRequest
+) -> None:
     source = Topic(request)
     for n in range(8):
         source.add(2 * n)  # all into one partition

@@ -42,7 +42,7 @@ def _staged(site: Site) -> None:
     site.run(pipeline, publish="external")
 
 
-def test_without_spark_nothing_is_published_and_with_it_everything_once(site: Site) -> None:
+def test_a_checkpoint_that_needs_spark_is_published_once_with_spark_and_not_without(site: Site) -> None:
     _staged(site)
     with pytest.raises(SparkRequiredError, match="Sink iceberg is published by Spark"):
         publish(open_files(str(site.home)))

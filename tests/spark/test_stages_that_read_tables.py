@@ -143,7 +143,7 @@ def killed(library: Library, point: Point) -> None:
     assert observer.chosen == point
 
 
-def test_each_round_computes_them_from_the_tables_of_its_checkpoint(library: Library) -> None:
+def test_each_round_computes_stages_that_read_tables_from_the_tables_of_its_checkpoint(library: Library) -> None:
     library.run()
     library.assert_tables()
     library.deliver()
@@ -167,7 +167,7 @@ OF_REPORTS = [
 
 
 @pytest.mark.parametrize("point", OF_REPORTS, ids=str)
-def test_the_next_attempt_computes_them_again(library: Library, point: Point) -> None:
+def test_the_next_attempt_computes_stages_that_read_tables_again(library: Library, point: Point) -> None:
     library.run()
     library.deliver()
     killed(library, point)
@@ -182,7 +182,7 @@ def test_the_next_attempt_computes_them_again(library: Library, point: Point) ->
     assert_same(public(library.site.tables / "report"), answer(spark.sql(EXPECTED["report"])))
 
 
-def test_rows_of_unpublished_checkpoints_are_read(library: Library) -> None:
+def test_stages_that_read_tables_read_rows_of_unpublished_checkpoints(library: Library) -> None:
     library.run(publish="external")
     library.deliver()
     library.run(publish="external")

@@ -87,7 +87,9 @@ def read(site: Site) -> tuple[list[int], list[int]]:
 
 
 @pytest.mark.parametrize("kind", of(FROM_NOW_ON))
-def test_from_now_on_means_from_the_first_start_on(site: Site, request: pytest.FixtureRequest, kind: Kind) -> None:
+def test_a_source_that_begins_now_reads_all_rows_after_the_first_start(
+    site: Site, request: pytest.FixtureRequest, kind: Kind
+) -> None:
     source = kind(request)
     pipeline = copying(site, source)
     source.add(1)
@@ -104,7 +106,7 @@ def test_from_now_on_means_from_the_first_start_on(site: Site, request: pytest.F
 
 
 @pytest.mark.parametrize("kind", of(FROM_THE_BEGINNING))
-def test_a_time_is_looked_up_once(site: Site, request: pytest.FixtureRequest, kind: Kind) -> None:
+def test_a_starting_time_is_looked_up_only_at_the_first_start(site: Site, request: pytest.FixtureRequest, kind: Kind) -> None:
     source = kind(request)
     pipeline = copying(site, source)
     source.add(1)

@@ -227,7 +227,9 @@ AT_NIGHT = CASES.keys() - {"timers"}
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, marks=pytest.mark.nightly if case in AT_NIGHT else ()) for case in CASES])
-def test_a_query_goes_on_elsewhere_as_if_nothing_had_happened(session: SparkSession, tmp_path: Path, case: str) -> None:
+def test_a_query_goes_on_elsewhere_with_its_state_and_gives_the_same_rows(
+    session: SparkSession, tmp_path: Path, case: str
+) -> None:
     streamed, batch, format_ = CASES[case]
     life = Life(quick(tmp_path / "home"), Input(session, tmp_path / "in put" / "rows", format_), streamed, tmp_path)
     life.input.write(10)

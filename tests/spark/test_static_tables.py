@@ -183,7 +183,7 @@ def test_a_stage_that_goes_on_without_an_ended_input_keeps_the_version_of_its_at
     assert names_of(site, 1) == names_of(site, 100) == names.upto(0)
 
 
-class TestABatchThatIsDoneAgain:
+class TestABatchThatIsComputedAgain:
     """An attempt has planned and staged the batch, and died before Spark committed it."""
 
     @pytest.fixture
@@ -198,7 +198,7 @@ class TestABatchThatIsDoneAgain:
         last.unlink()
         names.add()
 
-    def test_it_comes_to_the_same_rows_as_long_as_it_is_there(self, site: Site, events: Events, names: Names, died: None) -> None:
+    def test_joins_the_pinned_version_while_that_exists(self, site: Site, events: Events, names: Names, died: None) -> None:
         pipeline = named(site, events, names, restart=RestartStrategy.none())
         for number, version in ((2, 0), (3, 1)):
             with Running(site.spark, pipeline, site.home) as running:
@@ -208,7 +208,7 @@ class TestABatchThatIsDoneAgain:
         found = [names_of(site, number) for number in range(4)]
         assert found == [names.upto(0), names.upto(0), names.upto(0), names.upto(1)]
 
-    def test_with_the_newest_version_it_would_come_to_others(
+    def test_would_have_other_rows_with_the_newest_version(
         self, site: Site, events: Events, names: Names, died: None, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The test shows why the rule is needed."""
@@ -292,7 +292,7 @@ def interrupted(site: Site, events: Events, names: Names, tmp_path: Path) -> Pip
         (go_back_and_on, "it has another version 1 than was there"),
     ],
 )
-def test_another_table_at_the_place_of_a_pinned_one_is_refused_until_it_is_back(
+def test_another_table_in_place_of_the_pinned_table_is_refused_until_that_is_back(
     site: Site, names: Names, interrupted: Pipeline, tmp_path: Path, replace: Callable[[Path, Path], None], why: str
 ) -> None:
     """The new version 1 would be joined with the rest of the round's events."""
@@ -332,7 +332,7 @@ def test_a_round_goes_on_with_the_newest_version_if_the_pinned_one_is_gone_for_g
     assert public(site.tables / "named", ["id", "name"]) == Counter((n, name) for n in (0, 1) for name in now)
 
 
-def test_a_table_that_is_replaced_twice_in_a_run_is_taken_twice(
+def test_a_table_that_is_replaced_twice_in_a_run_has_to_be_taken_as_new_twice(
     site: Site, names: Names, interrupted: Pipeline, tmp_path: Path
 ) -> None:
     make_anew(names.path, tmp_path)
@@ -350,7 +350,9 @@ def test_a_table_that_is_replaced_twice_in_a_run_is_taken_twice(
     assert public(site.tables / "named", ["id", "name"]) == Counter((n, "v0") for n in (0, 1))
 
 
-def test_another_table_is_joined_from_the_newest_checkpoint_on(site: Site, events: Events, names: Names, tmp_path: Path) -> None:
+def test_a_table_that_is_taken_as_new_is_joined_after_the_newest_checkpoint(
+    site: Site, events: Events, names: Names, tmp_path: Path
+) -> None:
     switch = tmp_path / "switch"
     pipeline = named(site, events, names, switch=switch, restart=RestartStrategy.none())
     with Running(site.spark, pipeline, site.home) as running:
@@ -367,7 +369,7 @@ def test_another_table_is_joined_from_the_newest_checkpoint_on(site: Site, event
     assert (names_of(site, 0), names_of(site, 1)) == (names.upto(0), ["other", "rows"])
 
 
-def test_while_batches_are_computed_again_no_other_table_is_offered(site: Site, names: Names, tmp_path: Path) -> None:
+def test_another_table_cannot_be_taken_as_new_while_batches_are_computed_again(site: Site, names: Names, tmp_path: Path) -> None:
     """They must give the rows that are staged."""
     static = Static(NAMES, lambda spark: spark.read.format("delta").load(str(names.path)), Refresh.ROUND)
     pinned = static_frame(static, site.spark, None, None)[1]

@@ -129,7 +129,7 @@ def log_of(spark: SparkSession) -> Iterator[Callable[[], str]]:
         root.removeAppender(appender)
 
 
-def test_a_batch_that_a_stop_turns_away_is_no_error_in_sparks_log(site: Site, events: Events) -> None:
+def test_a_batch_that_a_stop_refuses_is_no_error_in_sparks_log(site: Site, events: Events) -> None:
     over = Event()
 
     def rows_go_on() -> None:
@@ -229,7 +229,9 @@ def test_one_of_two_stops_wins_and_the_other_gets_an_error(site: Site, events: E
 
 
 @bounded_at_night
-def test_who_asks_once_a_stop_is_answered_is_turned_down_and_stops_no_later_attempt(site: Site, events: Events) -> None:
+def test_a_stop_that_is_requested_after_another_was_answered_is_refused_and_stops_no_later_attempt(
+    site: Site, events: Events
+) -> None:
     events.later(100)
     pipeline = three_stages(site, events, interval="1 hour")
     first, late, later = (request_id(name, Wanted.STOP) for name in ("first", "late", "later"))
@@ -268,7 +270,7 @@ def asked(request: RequestId) -> CheckpointRequest:
 
 
 @bounded_at_night
-def test_a_stop_that_cannot_be_is_refused_and_the_pipeline_runs_on(site: Site, events: Events, tmp_path: Path) -> None:
+def test_an_impossible_stop_is_refused_and_the_pipeline_runs_on(site: Site, events: Events, tmp_path: Path) -> None:
     events.later(100)
     (taken := tmp_path / "taken").mkdir()
     (taken / "something").write_text("else")
@@ -297,7 +299,7 @@ def test_a_stop_that_cannot_be_is_refused_and_the_pipeline_runs_on(site: Site, e
     ],
 )
 @bounded_at_night
-def test_a_stop_that_was_cut_short_after_its_checkpoint_is_rolled_forward(
+def test_a_stop_that_was_interrupted_after_its_checkpoint_is_completed(
     site: Site, events: Events, monkeypatch: pytest.MonkeyPatch, run: str, *, drain: bool
 ) -> None:
     pipeline = cascade(site, events)
@@ -330,7 +332,7 @@ def test_a_stop_that_was_cut_short_after_its_checkpoint_is_rolled_forward(
 
 
 @bounded_at_night
-def test_a_drain_that_fails_on_the_way_leaves_nothing_flushed_in_public_and_can_be_repeated(site: Site, events: Events) -> None:
+def test_a_failed_drain_publishes_no_flushed_row_and_can_be_repeated(site: Site, events: Events) -> None:
     events.later(100, 100)
     pipeline = cascade(site, events)
 
@@ -371,9 +373,7 @@ def test_a_drain_that_fails_on_the_way_leaves_nothing_flushed_in_public_and_can_
 
 @pytest.mark.nightly
 @bounded_too
-def test_a_drain_that_was_asked_for_before_the_work_directory_was_lost_has_to_be_asked_for_again(
-    site: Site, events: Events
-) -> None:
+def test_a_drain_has_to_be_requested_again_if_the_work_directory_was_lost_before_it_began(site: Site, events: Events) -> None:
     pipeline = cascade(site, events)
     with Running(site.spark, pipeline, site.home) as running:
         running.until(has_staged(running, "copied", events.rows))
@@ -392,7 +392,7 @@ def test_a_drain_that_was_asked_for_before_the_work_directory_was_lost_has_to_be
 
 
 @bounded_at_night
-def test_a_drain_that_is_cancelled_on_the_way_is_ended_by_the_next_attempt(site: Site, events: Events) -> None:
+def test_the_next_attempt_completes_a_cancelled_drain(site: Site, events: Events) -> None:
     pipeline = cascade(site, events)
 
     class Dies:
@@ -443,7 +443,7 @@ def test_a_drain_whose_last_rows_violate_a_constraint_is_finished_by_the_next_st
     assert_drained(site, events)
 
 
-def test_a_join_of_two_stages_finds_what_their_drain_releases_to_both_sides(site: Site, events: Events) -> None:
+def test_a_join_of_two_stages_matches_rows_that_their_drain_flushes_to_both_sides(site: Site, events: Events) -> None:
     """A batch with these rows and the end of time would keep no row of one side for the other."""
     pipeline = Pipeline("live", checkpoint=CheckpointSettings(interval="1 hour"))
     events.source(pipeline)
@@ -481,9 +481,7 @@ def test_a_join_of_two_stages_finds_what_their_drain_releases_to_both_sides(site
 
 
 @pytest.mark.nightly
-def test_a_drain_lets_go_what_a_join_and_timers_hold_back_and_what_follows_from_it(
-    site: Site, events: Events, tmp_path: Path
-) -> None:
+def test_a_drain_flushes_joins_and_timers_and_the_stages_behind_them(site: Site, events: Events, tmp_path: Path) -> None:
     """A window behind the join has rows without a partner. Only the drain of the join hands them on."""
     replies = str(tmp_path / "replies")
     numbers = pa.array(range(0, 201, 2), pa.int64())

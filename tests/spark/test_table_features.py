@@ -243,7 +243,7 @@ def test_the_table_holds_the_rows_of_the_batch_answer(mode: SinkMode, feature: F
 
 
 @every_table
-def test_the_manifest_says_who_publishes(mode: SinkMode, feature: Feature, make: Make) -> None:
+def test_the_manifest_names_the_publisher_of_each_table(mode: SinkMode, feature: Feature, make: Make) -> None:
     made = make(mode, feature)
     found = {made.publishers[f"{round} {feature.key}"] for round in range(ROUNDS)}
     assert found == {feature.published_by(made.mode)}
@@ -251,7 +251,9 @@ def test_the_manifest_says_who_publishes(mode: SinkMode, feature: Feature, make:
 
 @every_table
 @pytest.mark.parametrize("reader", sorted(READERS))
-def test_other_engines_read_the_same_rows_where_they_can(reader: str, mode: SinkMode, feature: Feature, make: Make) -> None:
+def test_other_engines_that_support_the_feature_read_the_same_rows(
+    reader: str, mode: SinkMode, feature: Feature, make: Make
+) -> None:
     made = make(mode, feature)
     asked = feature.elsewhere or feature.names
     places = [feature.names.index(name) for name in asked]
@@ -267,7 +269,7 @@ def test_other_engines_read_the_same_rows_where_they_can(reader: str, mode: Sink
 
 
 @every_table
-def test_the_table_has_just_the_features_that_it_is_named_for(mode: SinkMode, feature: Feature, make: Make) -> None:
+def test_each_table_has_exactly_the_features_of_its_kind(mode: SinkMode, feature: Feature, make: Make) -> None:
     table = make(mode, feature).path(feature)
     assert delta_logs.features(table) == EVERY_TABLE | feature.protocol
     configuration = delta_logs.newest(table, "metaData")["configuration"]
@@ -351,7 +353,7 @@ def _typed(change: str, rows: Rows) -> Rows:
     ("mode", "feature"),
     [case for case in _cases(MADE) if case.values[0] is SinkMode.APPEND and case.values[1].appended_by is DELTA_RS],
 )
-def test_a_checkpoint_of_the_log_without_a_jvm_has_all_that_the_commits_have(
+def test_a_log_checkpoint_that_is_written_without_a_jvm_has_everything_of_the_commits(
     mode: SinkMode, feature: Feature, make: Make, tmp_path: Path
 ) -> None:
     made, copy = make(mode, feature), tmp_path / "copy"

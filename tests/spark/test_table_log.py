@@ -26,9 +26,9 @@ def _files_of(log: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("properties", "part_size", "files"),
     [({}, None, 1), ({}, "1", 2), ({"delta.checkpointPolicy": "v2"}, None, 1)],
-    ids=["whole", "in parts", "of version 2"],
+    ids=["one file", "several parts", "version 2"],
 )
-def test_a_checkpoint_that_spark_writes_beside_the_stages_is_read(
+def test_a_log_checkpoint_that_spark_writes_while_the_stages_run_is_read(
     site: Site, monkeypatch: pytest.MonkeyPatch, properties: dict[str, str], part_size: str | None, files: int
 ) -> None:
     table = site.tables / "t"
@@ -61,7 +61,7 @@ def test_a_checkpoint_that_spark_writes_beside_the_stages_is_read(
 
 
 @pytest.mark.every_version
-def test_a_transaction_of_spark_leaves_the_checkpoint_of_the_log_to_the_time_after_the_publication(
+def test_a_transaction_of_spark_writes_no_log_checkpoint_before_the_publication_has_ended(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = site.tables / "t"

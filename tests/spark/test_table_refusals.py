@@ -91,7 +91,7 @@ def test_a_table_without_a_publisher_is_refused_by_name(site: Site, refused: Ref
     ],
     ids=lambda option: option["mode"],
 )
-def test_a_table_that_keeps_its_rows_takes_only_rows_that_are_added(site: Site, option: dict[str, Any]) -> None:
+def test_an_append_only_table_accepts_only_sinks_that_add_rows(site: Site, option: dict[str, Any]) -> None:
     table = f"delta.`{site.tables / 'kept'}`"
     site.spark.sql(f"CREATE TABLE {table} (id LONG, value LONG) USING delta TBLPROPERTIES ('delta.appendOnly' = 'true')")
     before = _state(site.tables / "kept")
@@ -103,7 +103,7 @@ def test_a_table_that_keeps_its_rows_takes_only_rows_that_are_added(site: Site, 
     assert site.checkpoints() == []
 
 
-def test_a_table_that_keeps_its_rows_is_inserted_into(site: Site) -> None:
+def test_an_append_only_table_accepts_inserts(site: Site) -> None:
     table = f"delta.`{site.tables / 'kept'}`"
     site.spark.sql(f"CREATE TABLE {table} (id LONG, value LONG) USING delta TBLPROPERTIES ('delta.appendOnly' = 'true')")
     site.spark.sql(f"INSERT INTO {table} VALUES (0, 10)")

@@ -43,7 +43,7 @@ def _pipeline(events: Path, columns: list[str], sink: DeltaSink) -> Pipeline:
     return pipeline
 
 
-def test_rows_take_the_order_and_the_types_of_the_columns_of_a_table_that_is_there(site: Site, events: Path) -> None:
+def test_rows_take_the_column_order_and_the_types_of_an_existing_table(site: Site, events: Path) -> None:
     path = site.tables / "existing"
     site.spark.sql(
         f"CREATE TABLE delta.`{path}` (value BIGINT, KEY STRING, extra DOUBLE, ts TIMESTAMP, id DECIMAL(20, 0), "
@@ -115,17 +115,17 @@ def _existing(site: Site, clauses: str) -> Path:
     ],
     ids=[
         "not partitioned",
-        "partitioned otherwise",
+        "other partition columns",
         "not clustered",
-        "clustered otherwise",
+        "other clustering columns",
         "clustered in another order",
-        "property missing",
-        "property is another",
-        "own property is another",
-        "feature missing",
+        "missing property",
+        "another value of a property",
+        "another value of an own property",
+        "missing feature",
     ],
 )
-def test_a_table_that_is_not_as_its_sink_declares_is_refused_before_anything_is_written(
+def test_a_table_that_differs_from_its_declaration_is_refused_before_anything_is_written(
     site: Site, events: Path, sink: dict[str, Any], clauses: str, found: str
 ) -> None:
     path = _existing(site, clauses)
@@ -150,7 +150,7 @@ def test_a_table_that_is_not_as_its_sink_declares_is_refused_before_anything_is_
     ],
     ids=["partitioned", "clustered", "properties", "feature", "another comment"],
 )
-def test_a_table_that_is_as_its_sink_declares_is_taken(site: Site, events: Path, sink: dict[str, Any], clauses: str) -> None:
+def test_a_table_that_matches_its_declaration_is_accepted(site: Site, events: Path, sink: dict[str, Any], clauses: str) -> None:
     path = _existing(site, clauses)
     site.run(_pipeline(events, ["id", "region", "day"], DeltaSink(str(path), **sink)))
     rows = answer(site.spark.read.format("delta").load(str(events)).select("id", "region", "day"))
@@ -161,7 +161,7 @@ def test_a_table_that_is_as_its_sink_declares_is_taken(site: Site, events: Path,
 
 
 @pytest.mark.parametrize("layout", ["partition_by", "cluster_by"])
-def test_a_table_that_is_made_is_as_its_sink_declares(site: Site, events: Path, layout: str) -> None:
+def test_a_new_table_matches_its_declaration(site: Site, events: Path, layout: str) -> None:
     path = site.tables / "made"
     sink = DeltaSink(str(path), comment="who's 'there'?", table_properties={FEED: "true"}, **{layout: ["region", "day"]})  # type: ignore[arg-type]
     for _ in range(2):

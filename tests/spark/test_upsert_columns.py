@@ -48,7 +48,7 @@ MAPPED = {"table_properties": {"delta.columnMapping.mode": "name"}}
     [pytest.param("id AS `a b`", marks=pytest.mark.nightly), "named_struct('a b', id) AS id"],
     ids=["name", "name in a struct"],
 )
-def test_keys_that_parquet_does_not_take_for_names_are_compared_by_their_values(site: Site, key: str) -> None:
+def test_keys_whose_column_names_parquet_does_not_allow_are_compared_by_value(site: Site, key: str) -> None:
     pipeline = _pipeline(site, key, "seq", keys=["a b" if "AS `" in key else "id"], **MAPPED)
     _deliver(site, (1, 1, "insert"), (2, 2, "insert"), (3, 3, "insert"))
     site.run(pipeline)
@@ -74,7 +74,7 @@ def test_a_constraint_on_a_column_that_the_stage_does_not_return_is_left_to_the_
     assert len(site.checkpoints()) == 1
 
 
-def test_a_condition_that_no_constraint_can_hold_is_refused_by_name(site: Site) -> None:
+def test_a_delete_condition_that_cannot_be_part_of_a_constraint_is_refused_by_name(site: Site) -> None:
     table = f"delta.`{site.tables / 'customers'}`"
     site.spark.sql(f"CREATE TABLE {table} (id LONG, seq LONG) USING delta")
     site.spark.sql(f"ALTER TABLE {table} ADD CONSTRAINT small CHECK (seq < 10)")
@@ -87,7 +87,7 @@ def test_a_condition_that_no_constraint_can_hold_is_refused_by_name(site: Site) 
 
 
 @pytest.mark.nightly
-def test_a_path_with_a_backtick_is_a_path_like_any_other(site: Site) -> None:
+def test_the_path_of_a_table_may_have_a_backtick(site: Site) -> None:
     tables = Site(site.spark, site.home.parent / "it`s")
     (tables.home.parent).mkdir()
     declared = {
@@ -103,7 +103,7 @@ def test_a_path_with_a_backtick_is_a_path_like_any_other(site: Site) -> None:
 
 
 @pytest.mark.nightly
-def test_columns_may_have_any_name_that_change_data_capture_gives_them(site: Site) -> None:
+def test_columns_may_have_the_names_that_change_data_capture_tools_use(site: Site) -> None:
     names = ["__deleted", "__batch", "last", "winner"]
     columns = ["op = 'delete' AS `__deleted`", "seq AS `__BATCH`", "id AS last", "id AS winner"]
     pipeline = _pipeline(site, *columns, keys=["last", "winner"], sequence_by="__BATCH", apply_as_deletes="__deleted")
@@ -128,7 +128,7 @@ def test_keys_and_sequences_that_cannot_be_compared_are_refused(site: Site, opti
 
 
 @pytest.mark.parametrize("condition", ["count(*) > 1", "exists (SELECT 1 WHERE false)", "rand() < 0.5"])
-def test_a_condition_that_a_row_does_not_meet_by_itself_is_refused(site: Site, condition: str) -> None:
+def test_a_delete_condition_that_a_row_alone_does_not_decide_is_refused(site: Site, condition: str) -> None:
     _deliver(site, (1, 1, "insert"))
     with pytest.raises(InvalidPipelineError, match="apply_as_deletes"):
         site.run(_pipeline(site, "id", "seq", apply_as_deletes=condition))
@@ -173,7 +173,7 @@ def test_a_text_that_is_too_long_for_its_column_fails_its_batch(site: Site, kind
     assert site.checkpoints() == []
 
 
-def test_expressions_mean_what_they_did_where_the_rows_were_staged(site: Site) -> None:
+def test_a_merge_evaluates_expressions_in_the_time_zone_in_which_the_rows_were_staged(site: Site) -> None:
     table = DeltaTable.create(site.spark).location(str(site.tables / "customers"))
     table.addColumn("id", "LONG").addColumn("at", "TIMESTAMP").addColumn(
         "day", "DATE", generatedAlwaysAs="CAST(at AS DATE)"
@@ -188,7 +188,7 @@ def test_expressions_mean_what_they_did_where_the_rows_were_staged(site: Site) -
     assert public(site.tables / "customers", ["id", "day"]) == {(1, date(2023, 12, 31)): 1, (2, date(2024, 1, 1)): 1}
 
 
-def test_a_rule_that_only_the_publication_can_check_is_named_and_not_tried_again(site: Site) -> None:
+def test_a_constraint_that_only_the_publication_can_check_is_named_and_not_retried(site: Site) -> None:
     table = f"delta.`{site.tables / 'customers'}`"
     site.spark.sql(f"CREATE TABLE {table} (id LONG, note STRING) USING delta")
     site.spark.sql(f"ALTER TABLE {table} ADD CONSTRAINT noted CHECK (coalesce(note, '') <> '')")

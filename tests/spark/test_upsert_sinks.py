@@ -77,7 +77,7 @@ def _split(table: pd.DataFrame, rounds: int) -> list[pd.DataFrame]:
 
 @pytest.mark.every_version
 @pytest.mark.parametrize("rounds", [2, *(pytest.param(rounds, marks=pytest.mark.nightly) for rounds in (1, 4))])
-def test_the_table_is_that_of_all_changes_however_they_come(any_site: Site, rounds: int, temporary: Path) -> None:
+def test_the_table_has_the_last_change_of_each_key_in_any_order_of_arrival(any_site: Site, rounds: int, temporary: Path) -> None:
     _in_rounds(any_site, _split(changes(), rounds), batches=3)
     assert list(temporary.iterdir()) == []
     assert_same(public(any_site.table("customers"), COLUMNS), expected(any_site.spark, str(any_site.home.parent / "changes")))
@@ -100,7 +100,7 @@ def test_a_row_that_comes_after_its_delete_does_not_come_back(site: Site) -> Non
     assert len(burials) == 2, "the table, and the one delete: checkpoints without deletes leave no versions and no files"
 
 
-def test_nothing_is_in_the_tables_directory_before_the_publication(site: Site) -> None:
+def test_no_file_is_in_the_tables_directory_before_the_publication(site: Site) -> None:
     inputs.write_versions(site.home.parent / "changes", changes(200), 1)
     site.run(pipeline_of(site, publish="external"))
     assert not list((site.tables / "customers").rglob("*.parquet"))
@@ -108,7 +108,7 @@ def test_nothing_is_in_the_tables_directory_before_the_publication(site: Site) -
 
 
 @pytest.mark.nightly
-def test_without_sequence_by_the_later_batch_wins(site: Site) -> None:
+def test_the_later_batch_wins_without_sequence_by(site: Site) -> None:
     days = [
         pd.DataFrame({"id": [1, 2, 3], "region": "n", "seq": 0, "op": "insert", "value": [day, day * 2, day * 3]})
         for day in (3, 2, 1)
@@ -119,7 +119,7 @@ def test_without_sequence_by_the_later_batch_wins(site: Site) -> None:
     assert public(site.tables / "customers", ["id", "value"]) == {(1, 1): 1, (2, 2): 1, (3, 3): 1}
 
 
-def test_without_sequence_by_two_rows_of_a_key_in_a_batch_are_refused(site: Site) -> None:
+def test_two_rows_of_a_key_in_a_batch_are_refused_without_sequence_by(site: Site) -> None:
     twice = pd.DataFrame({"id": [1, 1], "region": "n", "seq": [1, 2], "op": "insert", "value": [1, 2]})
     inputs.append(site.home.parent / "changes", twice)
     with pytest.raises(InvalidPipelineError, match="has 1 keys"):
@@ -171,14 +171,14 @@ def test_a_fresh_start_that_replaces_leaves_nothing_of_the_earlier_rows_and_dele
 @pytest.mark.parametrize(
     "option", [{"keys": ["nobody"]}, {"sequence_by": "nobody"}, {"apply_as_deletes": "seq"}, {"apply_as_deletes": "("}]
 )
-def test_a_rule_that_does_not_fit_the_stage_is_refused(site: Site, option: dict[str, object]) -> None:
+def test_an_option_that_does_not_fit_the_columns_of_the_stage_is_refused(site: Site, option: dict[str, object]) -> None:
     inputs.append(site.home.parent / "changes", changes(10))
     with pytest.raises(InvalidPipelineError):
         site.run(pipeline_of(site, **option))
     assert not site.tables.exists()
 
 
-def test_what_the_table_forbids_is_refused_while_it_is_staged_except_of_deletes(site: Site) -> None:
+def test_rows_that_the_table_forbids_are_refused_while_they_are_staged_unless_they_are_deletes(site: Site) -> None:
     table = site.tables / "customers"
     site.spark.sql(f"CREATE TABLE delta.`{table}` (id LONG, region STRING, seq LONG, op STRING, value LONG NOT NULL) USING delta")
     site.spark.sql(f"ALTER TABLE delta.`{table}` ADD CONSTRAINT small CHECK (value < 10)")

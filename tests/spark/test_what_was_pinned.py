@@ -140,7 +140,7 @@ def test_a_file_that_was_changed_after_its_pin_fails_the_run_by_name_until_it_is
         pytest.param("parquet", b"no parquet at all", "CANNOT_READ_FILE_FOOTER", marks=pytest.mark.nightly),
     ],
 )
-def test_a_file_that_cannot_be_read_is_not_tried_again_and_another_takes_its_place(
+def test_an_unreadable_file_is_not_retried_and_another_file_can_replace_it(
     site: Site, format_: str, bad: bytes | str, condition: str
 ) -> None:
     """The test follows the remedy in a round that has staged a batch."""
@@ -232,7 +232,7 @@ def test_options_that_let_files_go_unread_are_refused_by_name(
 
 @pytest.mark.parametrize(("limit", "value"), [("maxFilesPerTrigger", "1"), ("maxBytesPerTrigger", "1000")])
 @pytest.mark.parametrize("bounded", [True, False])
-def test_newest_files_first_are_refused_where_rows_of_older_ones_would_be_late(
+def test_reading_the_newest_files_first_is_refused_if_rows_of_older_files_would_be_late(
     site: Site, limit: str, value: str, bounded: bool
 ) -> None:
     pipeline, folder = Pipeline("newest"), site.home.parent / "in"
@@ -265,7 +265,7 @@ def test_old_files_are_left_out_as_the_remedy_says(site: Site) -> None:
     assert public(site.tables / "copy") == Counter([(1,), (2,)])
 
 
-def test_lost_versions_of_a_table_are_no_option(site: Site) -> None:
+def test_a_delta_source_that_ignores_data_loss_is_refused(site: Site) -> None:
     write_deltalake(str(site.home.parent / "in"), pa.table({"n": [1]}))
     pipeline = Pipeline("lossy")
 
@@ -278,7 +278,7 @@ def test_lost_versions_of_a_table_are_no_option(site: Site) -> None:
         site.run(pipeline)
 
 
-def test_a_table_that_has_gone_back_behind_what_was_read_is_refused(site: Site) -> None:
+def test_a_table_that_has_gone_back_to_a_version_before_the_read_one_is_refused(site: Site) -> None:
     """An older copy is put back with the same id. The next commits reuse version numbers that were already read.
 
     The expected rows are those read before, and those of the current table, which is read from its beginning.
@@ -311,7 +311,7 @@ def test_a_table_that_has_gone_back_behind_what_was_read_is_refused(site: Site) 
     assert public(site.tables / "copy") == Counter((n,) for n in [*range(4), *now])
 
 
-def test_an_older_copy_is_found_by_what_a_running_pipeline_has_read_and_while_it_runs(site: Site) -> None:
+def test_a_live_pipeline_notices_an_older_copy_of_its_source_at_a_start_and_while_it_runs(site: Site) -> None:
     path, backup = site.home.parent / "in", site.home.parent / "backup"
     pipeline = Pipeline("running", checkpoint=CheckpointSettings(interval="1 second"))
 
@@ -353,7 +353,7 @@ def test_an_older_copy_is_found_by_what_a_running_pipeline_has_read_and_while_it
 
 
 @pytest.mark.parametrize("kind", ["delta", "files", pytest.param("kafka", marks=pytest.mark.nightly)])
-def test_the_rows_that_were_read_of_each_source_stand_in_the_manifest(
+def test_the_manifest_has_the_number_of_rows_that_were_read_of_each_source(
     site: Site, request: pytest.FixtureRequest, kind: str
 ) -> None:
     """One stage reads two sources, one of them twice, and a static table."""

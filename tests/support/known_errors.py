@@ -328,16 +328,18 @@ PROGRAMS: Mapping[str, Pair] = {
 }
 FOLLOWED: Mapping[str, str] = {
     "DELTA_STREAMING_SCHEMA_LOCATION_CONFLICT": "tests/spark/test_source_columns.py"
-    "::test_a_schema_log_of_ones_own_is_refused_with_what_to_do",
+    "::test_a_schema_log_of_the_user_is_refused_with_a_remedy",
     "DELTA_STREAMING_SCHEMA_LOCATION_NOT_UNDER_CHECKPOINT": "tests/spark/test_source_columns.py"
-    "::test_a_schema_log_of_ones_own_is_refused_with_what_to_do",
-    "FAILED_READ_FILE.FILE_NOT_EXIST": "tests/spark/test_data_loss.py::test_an_interrupted_round_goes_on_with_what_is_left",
-    "FAILED_READ_FILE": "tests/spark/test_input_cells.py::test_what_happens_to_a_source_while_its_round_is_interrupted",
+    "::test_a_schema_log_of_the_user_is_refused_with_a_remedy",
+    "FAILED_READ_FILE.FILE_NOT_EXIST": "tests/spark/test_data_loss.py"
+    "::test_an_interrupted_round_goes_on_with_the_remaining_input_once_the_loss_is_accepted",
+    "FAILED_READ_FILE": "tests/spark/test_input_cells.py::test_an_interrupted_round_handles_each_change_of_its_source_as_documented",
     "FAILED_READ_FILE.PARQUET_COLUMN_DATA_TYPE_MISMATCH": "tests/spark/test_what_was_pinned.py"
-    "::test_a_file_that_cannot_be_read_is_not_tried_again_and_another_takes_its_place",
+    "::test_an_unreadable_file_is_not_retried_and_another_file_can_replace_it",
     "FAILED_READ_FILE.CANNOT_READ_FILE_FOOTER": "tests/spark/test_what_was_pinned.py"
-    "::test_a_file_that_cannot_be_read_is_not_tried_again_and_another_takes_its_place",
-    "KAFKA_DATA_LOSS": "tests/spark/test_data_loss.py::test_an_interrupted_round_goes_on_with_what_is_left",
+    "::test_an_unreadable_file_is_not_retried_and_another_file_can_replace_it",
+    "KAFKA_DATA_LOSS": "tests/spark/test_data_loss.py"
+    "::test_an_interrupted_round_goes_on_with_the_remaining_input_once_the_loss_is_accepted",
 }
 """The tests that follow the remedies of errors in a whole run."""
 NEEDS_A_PERSON: Mapping[str, str] = {

@@ -40,13 +40,13 @@ def fail() -> None:
     raise ValueError("it fails")
 
 
-def test_what_the_work_returns_or_raises_comes_back() -> None:
+def test_the_result_or_the_exception_of_watched_work_comes_back() -> None:
     assert run_watched(lambda: 7, fail) == 7
     with pytest.raises(ValueError, match="it fails"):
         run_watched(fail, lambda: None)
 
 
-def test_somebody_looks_again_and_again_while_it_lasts() -> None:
+def test_the_watch_function_is_called_repeatedly_while_the_work_runs() -> None:
     ended, looks = Event(), list[int]()
 
     def look() -> None:
@@ -57,14 +57,14 @@ def test_somebody_looks_again_and_again_while_it_lasts() -> None:
     assert run_watched(lambda: ended.wait(SOON_S), look)
 
 
-def test_work_that_hangs_is_left_behind_once_the_look_says_so() -> None:
+def test_work_that_hangs_is_left_behind_once_the_watch_function_raises() -> None:
     ended = Event()
     with pytest.raises(ValueError, match="it fails"):
         run_watched(ended.wait, fail)
     ended.set()
 
 
-def test_work_has_as_much_time_as_it_is_given() -> None:
+def test_work_has_time_until_its_deadline() -> None:
     ended = Event()
     with pytest.raises(KeyError, match="late"):
         run_with_deadline(ended.wait, time.monotonic() + 0.1, lambda: KeyError("late"))
@@ -74,17 +74,17 @@ def test_work_has_as_much_time_as_it_is_given() -> None:
     assert run_with_deadline(lambda: 7, time.monotonic() + SOON_S, lambda: KeyError("late")) == 7
 
 
-def test_work_that_was_left_behind_does_not_keep_the_process() -> None:
+def test_work_that_was_left_behind_does_not_keep_the_process_running() -> None:
     ended = subprocess.run([sys.executable, "-c", HANGS], capture_output=True, text=True, timeout=60, check=True)
     assert ended.stdout == "given up\n"
 
 
-def test_one_after_the_other_uses_the_same_thread() -> None:
+def test_consecutive_work_uses_the_same_thread() -> None:
     threads = Threads()
     assert len({threads.run(current_thread).result(SOON_S) for _ in range(20)}) == 1
 
 
-def test_a_thread_that_has_had_nothing_to_do_for_a_while_ends() -> None:
+def test_a_thread_that_was_idle_for_a_while_ends() -> None:
     threads = Threads(kept_s=0.01)
     ended = threads.run(current_thread).result(SOON_S)
     ended.join(SOON_S)
@@ -92,19 +92,19 @@ def test_a_thread_that_has_had_nothing_to_do_for_a_while_ends() -> None:
     assert threads.run(lambda: 7).result(SOON_S) == 7
 
 
-def test_a_process_that_was_forked_has_threads_of_its_own() -> None:
+def test_a_forked_process_has_its_own_threads() -> None:
     """Airflow forks its tasks. The threads of the parent process do not exist in the child."""
     ended = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=60, check=True)
     assert ended.stdout == "7\n"
 
 
-def test_several_are_done_at_the_same_time_and_answer_in_their_order() -> None:
+def test_several_functions_run_at_the_same_time_and_return_in_their_order() -> None:
     together = Barrier(3)
     assert sorted(run_all([lambda: together.wait(SOON_S)] * 3, 3)) == [0, 1, 2]
     assert run_all([partial(int, number) for number in range(50)], 4) == list(range(50))
     assert run_all([], 4) == []
 
 
-def test_one_that_fails_is_told() -> None:
+def test_the_exception_of_one_of_several_functions_is_raised() -> None:
     with pytest.raises(ValueError, match="it fails"):
         run_all([lambda: 1, fail, lambda: 2], 1)

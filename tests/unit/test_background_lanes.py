@@ -53,20 +53,20 @@ def while_others_hang(work: Awaitable[Any], *, given_up: bool = False, limit_s: 
     return asyncio.run(run())
 
 
-def test_looks_that_hang_leave_the_event_loop_its_own_threads() -> None:
+def test_looks_that_hang_do_not_use_the_threads_of_the_event_loop() -> None:
     """The event loop uses its threads to look up host names, for every trigger of Airflow."""
     assert while_others_hang(asyncio.to_thread(lambda: "the loop's own")) == "the loop's own"
 
 
-def test_looks_that_hang_leave_homes_elsewhere_theirs() -> None:
+def test_looks_that_hang_do_not_use_the_threads_of_homes_elsewhere() -> None:
     assert while_others_hang(run_in_lane(ELSEWHERE, lambda: current_thread().name)) == AT_WORK
 
 
-def test_looks_that_hang_keep_no_cancel_from_the_same_home() -> None:
+def test_looks_that_hang_do_not_delay_a_cancel_of_the_same_home() -> None:
     assert while_others_hang(run_in_lane(HUNG, lambda: "cancelled", urgent=True)) == "cancelled"
 
 
-def test_however_many_directories_hang_homes_elsewhere_and_cancels_have_threads() -> None:
+def test_homes_elsewhere_and_cancels_have_threads_however_many_directories_hang() -> None:
     hanging, directories = Hanging(), HELPERS_MAX // (LANE_THREADS_MAX - 1) + 8
 
     async def run() -> list[str]:
@@ -97,7 +97,7 @@ def test_a_hanging_look_keeps_its_place_after_its_wait_has_ended(*, given_up: bo
         while_others_hang(run_in_lane(BESIDE, lambda: "seen"), given_up=given_up, limit_s=A_WHILE_S)
 
 
-def test_homes_beside_each_other_are_looked_at_again_once_their_storage_is_back() -> None:
+def test_neighbouring_homes_are_read_again_once_their_storage_is_back() -> None:
     async def run() -> str:
         hanging = Hanging()
         hung = [asyncio.ensure_future(run_in_lane(HUNG, hanging)) for _ in range(LANE_THREADS_MAX)]
@@ -130,7 +130,7 @@ def test_looks_that_are_due_together_share_a_thread() -> None:
     assert len(asyncio.run(run())) == 1
 
 
-def test_a_look_that_hangs_holds_up_those_beside_it_for_a_moment_only() -> None:
+def test_a_look_that_hangs_delays_looks_at_neighbouring_homes_only_for_a_moment() -> None:
     """Results of earlier looks are not delayed, and later looks still run."""
 
     async def run() -> list[str]:
@@ -178,7 +178,7 @@ def test_a_look_whose_wait_has_ended_does_not_begin() -> None:
     assert not began.is_set()
 
 
-def test_a_look_knows_for_whom_it_is() -> None:
+def test_a_look_runs_in_the_context_of_its_task() -> None:
     """The log of a look belongs to this task."""
     whose: ContextVar[str] = ContextVar("whose")
 
@@ -189,7 +189,7 @@ def test_a_look_knows_for_whom_it_is() -> None:
     assert asyncio.run(work()) == "this task"
 
 
-def test_what_a_look_raises_reaches_who_waits_for_it() -> None:
+def test_the_exception_of_a_look_reaches_its_caller() -> None:
     def fail() -> None:
         raise OSError("away")
 
@@ -197,7 +197,7 @@ def test_what_a_look_raises_reaches_who_waits_for_it() -> None:
         asyncio.run(run_in_lane(ELSEWHERE, fail))
 
 
-def test_whatever_a_look_raises_ends_its_wait_and_none_beside_it() -> None:
+def test_any_exception_of_a_look_ends_its_own_wait_and_no_other() -> None:
     """A future does not accept StopIteration."""
 
     async def run() -> list[Any]:
@@ -208,7 +208,7 @@ def test_whatever_a_look_raises_ends_its_wait_and_none_beside_it() -> None:
     assert (type(failed), seen) == (RuntimeError, "seen")
 
 
-def test_an_event_loop_that_is_closed_is_not_kept_by_a_look_that_ends_later() -> None:
+def test_a_look_that_ends_later_does_not_keep_a_closed_event_loop_in_memory() -> None:
     hanging = Hanging()
 
     async def run() -> "weakref.ref[asyncio.AbstractEventLoop]":

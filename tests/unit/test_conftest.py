@@ -17,7 +17,7 @@ def test_that_starts_a_process():
 """
 
 
-@pytest.fixture(params=[[], ["-n", "2"]], ids=["alone", "side by side"])
+@pytest.fixture(params=[[], ["-n", "2"]], ids=["one process", "two processes"])
 def processes(request: pytest.FixtureRequest) -> list[str]:
     """The ways in which tests are run: in one process or in several."""
     return list(request.param)
@@ -37,7 +37,7 @@ def test_a_process_that_outlives_the_tests_fails_them(pytester: pytest.Pytester,
 
 
 @pytest.mark.slow
-def test_a_process_that_ended_is_no_matter(pytester: pytest.Pytester, processes: list[str]) -> None:
+def test_a_process_that_has_ended_does_not_fail_the_tests(pytester: pytest.Pytester, processes: list[str]) -> None:
     result = run(pytester, "process.communicate()", processes)
     assert result.ret == pytest.ExitCode.OK
 
@@ -53,7 +53,7 @@ def test_that_makes_a_handler():
 
 
 @pytest.mark.slow
-def test_what_is_logged_after_the_tests_is_no_logging_error(pytester: pytest.Pytester, processes: list[str]) -> None:
+def test_a_log_message_after_the_tests_is_no_logging_error(pytester: pytest.Pytester, processes: list[str]) -> None:
     pytester.makeconftest(CONFTEST)
     pytester.makepyfile(LOGS_AT_THE_END)
     result = pytester.runpytest_subprocess("-p", "no:randomly", *processes)
@@ -61,7 +61,7 @@ def test_what_is_logged_after_the_tests_is_no_logging_error(pytester: pytest.Pyt
     assert "Logging error" not in f"{result.stdout}{result.stderr}"
 
 
-def test_temporary_files_of_tests_and_of_what_they_start_are_where_pytest_removes_them(
+def test_temporary_files_of_tests_and_their_processes_are_in_the_directory_that_pytest_removes(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     directory = tempfile.gettempdir()

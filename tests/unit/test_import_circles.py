@@ -40,7 +40,7 @@ def circle(trees: Mapping[str, ast.Module]) -> list[str]:
     return []
 
 
-def test_no_import_goes_in_a_circle() -> None:
+def test_no_module_imports_itself_in_a_circle() -> None:
     assert circle(modules()) == []
 
 
@@ -55,6 +55,6 @@ def test_no_import_goes_in_a_circle() -> None:
         "import_module('spark_jobs.a')",
     ],
 )
-def test_a_circle_is_found_however_it_is_written(back: str) -> None:
+def test_a_circle_is_found_in_any_form_of_import(back: str) -> None:
     trees = {"spark_jobs.a": ast.parse("import spark_jobs.b"), "spark_jobs.b": ast.parse(back)}
     assert set(circle(trees)) == {"spark_jobs.a", "spark_jobs.b"}

@@ -41,12 +41,12 @@ def missing(tests: ast.Module) -> list[str]:
     ]
 
 
-def test_every_name_that_a_test_replaces_is_there() -> None:
+def test_every_name_that_a_test_replaces_exists() -> None:
     files = {path.relative_to(ROOT).as_posix(): path for path in sorted(ROOT.joinpath("tests").rglob("*.py"))}
     assert {name: found for name, path in files.items() if (found := missing(ast.parse(path.read_text())))} == {}
 
 
 @pytest.mark.parametrize(("name", "there"), [("open_files", True), ("was_renamed", False)])
-def test_a_name_that_has_moved_is_found(name: str, there: bool) -> None:
+def test_a_replaced_name_that_does_not_exist_is_found(name: str, there: bool) -> None:
     code = f"from spark_jobs.storage import open as open_storage\npatch.setattr(open_storage, '{name}', None)"
     assert (missing(ast.parse(code)) == []) is there

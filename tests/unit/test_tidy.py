@@ -94,7 +94,7 @@ def imports_if_it_can(module: ast.Module, package: str) -> bool:
     )
 
 
-def test_what_differs_between_versions_of_airflow_is_in_one_module() -> None:
+def test_only_one_module_depends_on_the_version_of_airflow() -> None:
     texts = {named(path): path.read_text() for path in files_in("airflow_provider", "dags_examples", pattern="*.py")}
     asking = {
         name for name, text in texts.items() if AIRFLOWS_VERSION.search(text) or imports_if_it_can(ast.parse(text), "airflow")
@@ -116,11 +116,11 @@ def test_what_differs_between_versions_of_airflow_is_in_one_module() -> None:
         "try:\n    from airflow.sdk import RetryPolicy\nexcept ImportError:\n    RetryPolicy = object",
     ],
 )
-def test_code_that_asks_for_a_version_of_airflow_is_known_as_such(code: str) -> None:
+def test_code_that_depends_on_the_version_of_airflow_is_recognized(code: str) -> None:
     assert AIRFLOWS_VERSION.search(code) or imports_if_it_can(ast.parse(code), "airflow")
 
 
-def test_what_differs_between_versions_of_spark_is_in_one_module() -> None:
+def test_only_one_module_depends_on_the_version_of_spark() -> None:
     """The other module contains the supported versions."""
     texts = {named(path): path.read_text() for path in files_in("spark_jobs", pattern="*.py")}
     asking = {
@@ -142,11 +142,11 @@ def test_what_differs_between_versions_of_spark_is_in_one_module() -> None:
         "try:\n    from pyspark.sql.streaming import datasource\nexcept ImportError:\n    datasource = None",
     ],
 )
-def test_code_that_asks_for_a_version_of_spark_is_known_as_such(code: str) -> None:
+def test_code_that_depends_on_the_version_of_spark_is_recognized(code: str) -> None:
     assert SPARKS_VERSION.search(code) or imports_if_it_can(ast.parse(code), "pyspark")
 
 
-def test_nothing_is_left_for_later() -> None:
+def test_no_file_contains_a_note_to_finish_something_later() -> None:
     texts = [*files_in(*SOURCE, "tests", pattern="*.py"), *files_in("docs", pattern="*.md"), *ROOT.glob("*.md")]
     assert [named(path) for path in texts if UNFINISHED.search(path.read_text())] == []
 
@@ -162,7 +162,7 @@ def waits_for_the_night(tests: ast.Module) -> bool:
     return any("mark.nightly" in mark for mark in marks) or all("pytest.mark.nightly" in each for each in decorators)
 
 
-def test_every_file_of_tests_has_some_for_every_change() -> None:
+def test_every_file_of_tests_has_a_test_that_runs_for_every_change() -> None:
     waiting = {named(path) for path in files_in("tests", pattern="test_*.py") if waits_for_the_night(ast.parse(path.read_text()))}
     assert waiting == set(ONLY_AT_NIGHT)
 

@@ -66,7 +66,7 @@ def test_a_full_refresh_of_one_table_does_not_need_the_others_that_a_stage_reads
         ({"trigger_interval": "1 minute"}, "it has a trigger_interval, but only bounded inputs"),
     ],
 )
-def test_what_has_no_table_at_the_end_of_a_round_is_refused(options: dict[str, Any], problem: str) -> None:
+def test_a_stage_that_cannot_compute_a_table_from_tables_is_refused(options: dict[str, Any], problem: str) -> None:
     with pytest.raises(InvalidPipelineError, match=problem) as caught:
         reporting(**options)
     assert caught.value.remedy

@@ -37,7 +37,7 @@ def declared(**changes: Any) -> dict[str, Any]:
         ({}, {"at": "n"}, Fate.IMPOSSIBLE),
     ],
 )
-def test_a_stage_cannot_go_on_with_another_expression_for_a_column_that_orders_rows(
+def test_a_stage_cannot_continue_with_another_expression_for_a_column_that_orders_rows(
     before: dict[str, str], after: dict[str, str], fate: Fate
 ) -> None:
     described = [
@@ -67,16 +67,16 @@ def fate_of(stage: str, **changes: Any) -> StageFate:
     ],
     ids=[
         "nothing",
-        "how late rows may be",
-        "how late its own rows may be",
-        "when a static input is read",
-        "where a table is",
-        "what it is called",
-        "how it is partitioned",
-        "who reads it",
+        "the delay of the source",
+        "the delay of the stage",
+        "the refresh of a static input",
+        "the path of a table",
+        "the name of a table",
+        "the partitioning of a table",
+        "another reader",
     ],
 )
-def test_a_stage_goes_on_whatever_its_state_does_not_depend_on(changes: dict[str, Any]) -> None:
+def test_a_stage_continues_after_changes_on_which_its_state_does_not_depend(changes: dict[str, Any]) -> None:
     assert [fate_of(name, **changes).fate for name in ("hourly", "daily")] == [Fate.CONTINUES] * 2
 
 
@@ -89,15 +89,15 @@ def test_a_stage_goes_on_whatever_its_state_does_not_depend_on(changes: dict[str
         ({"hourly": {"sink": None}}, "and is None"),
         ({"hourly": {"sink": DeltaSink("/tables/hourly", mode="upsert", keys=["a"], sequence_by="b")}}, "sink was"),
     ],
-    ids=["event time of its input", "the end of its input", "its event time", "no sink", "another mode"],
+    ids=["event time of the input", "end of the input", "event time of the stage", "no sink", "another mode"],
 )
-def test_a_stage_whose_state_does_not_fit_cannot_go_on(changes: dict[str, Any], why: str) -> None:
+def test_a_stage_whose_state_does_not_fit_cannot_continue(changes: dict[str, Any], why: str) -> None:
     found = fate_of("hourly", **changes)
     assert found.fate is Fate.IMPOSSIBLE
     assert why in found.why
 
 
-def test_a_stage_is_not_a_source_of_the_same_name() -> None:
+def test_a_stage_cannot_continue_if_its_source_became_a_stage_of_the_same_name() -> None:
     before, after = declared(), declared()
     after["stages"] = {"arrivals": {"inputs": {"raw": "raw"}}} | after["stages"]
     del after["sources"]["arrivals"]
@@ -106,12 +106,12 @@ def test_a_stage_is_not_a_source_of_the_same_name() -> None:
     ]
 
 
-def test_what_is_new_starts_empty_and_what_is_gone_is_dropped() -> None:
+def test_a_new_stage_starts_empty_and_a_removed_stage_is_dropped() -> None:
     assert fate_of("weekly", weekly=True) == StageFate("weekly", Fate.STARTS_EMPTY)
     assert fate_of("daily", daily=False) == StageFate("daily", Fate.DROPPED)
 
 
-def test_a_new_stage_before_one_that_was_there_makes_it_another() -> None:
+def test_an_existing_stage_cannot_continue_behind_a_new_stage() -> None:
     """A finished stage after the new one would have to start again, too."""
 
     def between(change: Callable[[Pipeline], None]) -> dict[str, Any]:

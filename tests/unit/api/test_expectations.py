@@ -23,7 +23,7 @@ def declared(**options: Any) -> Expectations | None:
     return stage.expectations
 
 
-def test_a_stage_expects_nothing_unless_it_says_so() -> None:
+def test_a_stage_has_no_expectations_by_default() -> None:
     assert declared() is None
 
 
@@ -36,7 +36,9 @@ def test_a_stage_expects_nothing_unless_it_says_so() -> None:
         ({"violations": DeltaSink("/rejected"), "on_violation": "divert"}, OnViolation.DIVERT),
     ],
 )
-def test_a_violation_fails_the_batch_unless_there_is_a_table_for_it(options: dict[str, Any], chosen: OnViolation) -> None:
+def test_a_violation_fails_the_batch_unless_the_stage_has_a_table_of_violations(
+    options: dict[str, Any], chosen: OnViolation
+) -> None:
     found = declared(expect=POSITIVE, **options)
     assert found is not None
     assert found.on_violation is chosen
@@ -79,7 +81,7 @@ def test_the_table_of_violations_is_named_after_the_stage() -> None:
         ),
     ],
 )
-def test_what_cannot_be_kept_is_refused(options: dict[str, Any], problem: str) -> None:
+def test_an_invalid_expectation_is_refused(options: dict[str, Any], problem: str) -> None:
     with pytest.raises(InvalidPipelineError, match=problem):
         declared(**options)
 

@@ -26,17 +26,17 @@ def seam(*, history: dict[str, Any] | None = None, tail: dict[str, Any] | None =
     return pipeline
 
 
-def test_a_source_knows_the_one_after_which_it_begins() -> None:
+def test_a_source_refers_to_the_source_that_it_follows() -> None:
     sources = seam().graph().sources
     assert sources[TAIL].follows is sources[HISTORY]
     assert sources[HISTORY].follows is None
 
 
-def test_state_depends_on_where_a_source_begins() -> None:
+def test_the_fingerprint_depends_on_the_source_that_a_source_follows() -> None:
     assert seam(tail={"after": None}).graph().fingerprint() != seam().graph().fingerprint()
 
 
-def test_a_description_without_such_a_source_is_as_it_was() -> None:
+def test_the_description_of_a_source_that_follows_no_other_has_no_further_field() -> None:
     described = seam(tail={"after": None}).graph().describe()["sources"]
     assert {key for source in described.values() for key in source} == {"bounded", "event_time", "delay_ms", "held"}
 

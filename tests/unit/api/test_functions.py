@@ -33,7 +33,7 @@ async def asynchronous_generator(frame: Any) -> AsyncIterator[int]:
 class Frame: ...
 
 
-def test_arguments_keep_their_order_and_say_whether_they_have_to_be_given() -> None:
+def test_arguments_keep_their_order_and_say_whether_they_are_required() -> None:
     def joined(flights: Any, airlines: Any, limit: int = 3, *, params: Any) -> None: ...
 
     assert list(arguments(PLACE, joined).items()) == [("flights", True), ("airlines", True), ("limit", False), ("params", True)]
@@ -52,26 +52,26 @@ def test_arguments_keep_their_order_and_say_whether_they_have_to_be_given() -> N
         (3, "is not a function"),
     ],
 )
-def test_what_cannot_be_called_by_argument_names_is_refused(function: Any, problem: str) -> None:
+def test_a_function_that_cannot_be_called_by_argument_names_is_refused(function: Any, problem: str) -> None:
     with pytest.raises(InvalidPipelineError, match=problem):
         arguments(PLACE, function)
 
 
-def test_a_call_passes_only_what_the_function_names() -> None:
+def test_a_call_passes_only_the_arguments_that_the_function_names() -> None:
     def daily(hourly: str, params: str) -> tuple[str, str]:
         return hourly, params
 
     assert call(daily, {"params": "p", "hourly": "h", "spark": "s"}) == ("h", "p")
 
 
-def test_a_default_value_stays_where_nothing_is_available() -> None:
+def test_an_argument_without_a_given_value_keeps_its_default() -> None:
     def limited(hourly: str, limit: int = 3) -> tuple[str, int]:
         return hourly, limit
 
     assert call(limited, {"hourly": "h"}) == ("h", 3)
 
 
-def test_what_the_function_raises_goes_through() -> None:
+def test_an_exception_of_the_function_goes_through() -> None:
     def failing() -> None:
         raise LookupError("no such column")
 

@@ -66,12 +66,12 @@ def test_the_graph_links_each_argument_to_its_input() -> None:
     assert (daily.event_time, daily.delay_ms) == ("day_end", 86_400_000)
 
 
-def test_a_placed_stage_is_called_by_its_arguments() -> None:
+def test_the_function_of_a_stage_is_called_with_its_inputs_by_name() -> None:
     daily = whole().graph().stages[StageName("daily")]
     assert call(daily.function, {argument: node.name for argument, node in daily.inputs.items()}) == ("hourly", "airlines")
 
 
-def test_a_stage_may_read_one_that_is_declared_later() -> None:
+def test_a_stage_may_read_a_stage_that_is_declared_later() -> None:
     pipeline = add(flights(), "daily", "hourly", "airlines")
     assert list(add(pipeline, "hourly", "departures").graph().stages) == ["hourly", "daily"]
 
@@ -206,27 +206,27 @@ def test_suspending_needs_a_delay_on_each_source_with_event_time() -> None:
     assert pipeline.graph(on_end="drain").on_end is OnEnd.DRAIN
 
 
-def test_suspending_needs_a_delay_where_a_stage_begins_an_event_time() -> None:
+def test_suspending_needs_a_delay_if_a_stage_begins_an_event_time() -> None:
     pipeline = Pipeline("flights", on_end="suspend")
     pipeline.source(bounded=True, name="departures")(function_of("spark"))
     add(pipeline, "hourly", "departures", event_time="hour_end")
     refused(pipeline, "stage 'hourly': on_end=\"suspend\" needs a watermark_delay")
 
 
-def test_suspending_lets_a_stage_inherit_the_delay_of_what_it_reads() -> None:
+def test_a_stage_inherits_the_delay_of_its_inputs_if_its_pipeline_suspends() -> None:
     pipeline = add(add(flights(on_end="suspend"), "hourly", "departures", "airlines"), "daily", "hourly", event_time="day_end")
     assert list(pipeline.graph().stages) == ["hourly", "daily"]
 
 
 @pytest.mark.parametrize("held", [None, True, False])
-def test_suspending_goes_with_a_delay_held_or_not(held: bool | None) -> None:
+def test_suspending_works_with_a_delay_and_with_or_without_a_held_watermark(held: bool | None) -> None:
     pipeline = Pipeline("flights", on_end="suspend")
     options: dict[str, Any] = {"event_time": "departure", "watermark_delay": "1 day", "hold_watermark": held}
     pipeline.source(bounded=True, name="departures", **options)(function_of())
     assert add(pipeline, "hourly", "departures").graph().on_end is OnEnd.SUSPEND
 
 
-def test_suspending_goes_without_event_time() -> None:
+def test_suspending_works_without_event_time() -> None:
     pipeline = Pipeline("flights")
     pipeline.source(bounded=True, name="departures")(function_of())
     assert add(pipeline, "copied", "departures").graph(on_end="suspend").on_end is OnEnd.SUSPEND
@@ -240,7 +240,7 @@ def live(**options: Any) -> Pipeline:
     return pipeline
 
 
-def test_a_stage_never_ends_where_an_input_upstream_has_no_end() -> None:
+def test_a_stage_never_ends_if_an_input_upstream_has_no_end() -> None:
     pipeline = add(add(live(), "seen", "clicks"), "joined", "seen", "history")
     graph = add(pipeline, "archived", "history").graph()
     assert graph.unbounded
@@ -248,25 +248,25 @@ def test_a_stage_never_ends_where_an_input_upstream_has_no_end() -> None:
     assert not whole().graph().unbounded
 
 
-def test_rows_that_wait_for_no_end_become_public_with_every_checkpoint() -> None:
+def test_sinks_publish_every_checkpoint_if_any_input_has_no_end() -> None:
     pipeline = add(add(add(live(), "seen", "clicks"), "joined", "seen", "history"), "archived", "history")
     policies = {name: sink.publish for name, sink in pipeline.graph().sinks.items()}
     assert policies == {"seen": "every_checkpoint", "joined": "every_checkpoint", "archived": "every_checkpoint"}
 
 
-def test_a_sinks_own_policy_goes_before_what_is_upstream() -> None:
+def test_the_policy_of_a_sink_overrides_the_default_from_its_inputs() -> None:
     pipeline = add(live(), "seen", "clicks", sink=DeltaSink("/seen", publish="external"))
     graph = add(pipeline, "archived", "history", sink=DeltaSink("/archived", publish="every_checkpoint")).graph()
     assert [sink.publish for sink in graph.sinks.values()] == ["external", "every_checkpoint"]
 
 
-def test_a_runs_policy_goes_before_the_sinks() -> None:
+def test_the_policy_of_a_run_overrides_the_policy_of_the_sink() -> None:
     pipeline = add(live(), "seen", "clicks", sink=DeltaSink("/seen", publish="final"))
     graph = add(pipeline, "archived", "history").graph(publish="external")
     assert {sink.publish for sink in graph.sinks.values()} == {Publish.EXTERNAL}
 
 
-def test_the_policy_final_is_refused_where_inputs_never_end() -> None:
+def test_the_policy_final_is_refused_if_inputs_never_end() -> None:
     final = DeltaSink("/joined", publish="final")
     pipeline = add(add(live(), "seen", "clicks"), "joined", "seen", "history", sink=final)
     error = refused(pipeline, "sink 'joined': publish=\"final\" waits for the end of all inputs")
@@ -283,7 +283,7 @@ def test_a_round_without_an_end_cannot_be_suspended(declared: str, override: str
     assert pipeline.graph(on_end="drain").unbounded
 
 
-def test_a_watermark_that_no_end_releases_needs_a_delay() -> None:
+def test_an_event_time_of_a_stage_without_an_end_needs_a_delay() -> None:
     pipeline = add(add(live(), "seen", "clicks", sink=None), "joined", "seen", "history", event_time="at")
     refused(pipeline, "stage 'joined': an unbounded input upstream needs a watermark_delay here")
     delayed = add(live(), "seen", "clicks", event_time="at", watermark_delay="1 hour")
@@ -291,7 +291,7 @@ def test_a_watermark_that_no_end_releases_needs_a_delay() -> None:
     assert add(add(live(), "seen", "clicks"), "archived", "history", event_time="at").graph().unbounded
 
 
-def test_only_what_never_ends_pauses_between_batches() -> None:
+def test_only_an_unbounded_stage_may_have_a_trigger_interval() -> None:
     graph = add(add(live(), "seen", "clicks", trigger_interval="10 seconds"), "archived", "history").graph()
     assert [stage.limits.trigger_interval_ms for stage in graph.stages.values()] == [10_000, None]
     pipeline = add(add(live(), "seen", "clicks"), "archived", "history", trigger_interval="10 seconds")
@@ -299,7 +299,7 @@ def test_only_what_never_ends_pauses_between_batches() -> None:
 
 
 @pytest.mark.parametrize(("first", "second"), [("clicks", "history"), ("history", "clicks")])
-def test_a_stage_is_held_back_for_those_that_read_it_at_the_same_time(first: str, second: str) -> None:
+def test_a_stage_waits_for_stages_that_read_it_at_the_same_time(first: str, second: str) -> None:
     graph = add(add(live(), "made", first, max_channel_bytes=9), "joined", "made", second).graph()
     assert graph.stages[StageName("made")].limits.max_channel_bytes == 9
 
@@ -309,7 +309,7 @@ def test_a_stage_without_consumers_cannot_have_max_channel_bytes() -> None:
     refused(pipeline, "stage 'seen': it has max_channel_bytes, .* but no stage does")
 
 
-def test_a_stage_is_not_held_back_for_one_that_begins_when_it_has_ended() -> None:
+def test_a_stage_does_not_wait_for_a_stage_that_begins_after_its_end() -> None:
     pipeline = add(add(live(), "seen", "clicks", "archived"), "archived", "history", max_channel_bytes=1)
     assert pipeline.graph().unbounded
     error = refused(
@@ -324,7 +324,7 @@ def test_tables_follow_the_order_of_the_stages() -> None:
     assert [(name, str(table)) for name, table in tables.items()] == [("hourly", "/data/hourly"), ("daily", "/daily")]
 
 
-def test_the_description_holds_what_a_restart_depends_on() -> None:
+def test_the_description_has_everything_on_which_a_restart_depends() -> None:
     assert whole().graph().describe() == {
         "sources": {"departures": {"bounded": True, "event_time": "departure", "delay_ms": 3_600_000, "held": False}},
         "statics": {"airlines": {"refresh": "round"}},
@@ -360,7 +360,7 @@ def test_the_description_survives_json_and_a_different_order() -> None:
         {"sink": DeltaSink("/hourly", publish="external")},
     ],
 )
-def test_what_may_change_between_runs_is_not_in_the_fingerprint(options: Any) -> None:
+def test_options_that_may_change_between_runs_are_not_in_the_fingerprint(options: Any) -> None:
     before = add(flights(), "hourly", "departures", "airlines").graph()
     after = add(flights(), "hourly", "departures", "airlines", **options).graph(on_end="suspend")
     assert after.fingerprint() == before.fingerprint()
@@ -380,11 +380,11 @@ def changed(**options: Any) -> Graph:
         {"sink": DeltaSink("/hourly", partition_by=["o"])},
     ],
 )
-def test_what_state_depends_on_is_in_the_fingerprint(options: Any) -> None:
+def test_options_on_which_the_state_depends_are_in_the_fingerprint(options: Any) -> None:
     assert changed(**options).fingerprint() != changed().fingerprint()
 
 
-def test_a_stage_that_came_is_in_the_fingerprint() -> None:
+def test_a_new_stage_changes_the_fingerprint() -> None:
     two = add(add(flights(), "hourly", "departures", "airlines"), "daily", "hourly").graph()
     assert two.fingerprint() != changed().fingerprint()
 

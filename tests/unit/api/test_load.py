@@ -53,7 +53,7 @@ def test_a_file_is_found_from_the_current_folder(file: Path, monkeypatch: pytest
     assert load_pipeline("flights.py").name == "flights"
 
 
-def test_one_of_several_pipelines_is_named(file: Path) -> None:
+def test_one_of_several_pipelines_is_selected_by_its_name(file: Path) -> None:
     place = write(file, ONE + "other = Pipeline('other')\n")
     assert load_pipeline(f"{place}:other").name == "other"
     error = refused(place, "it has 2 pipelines: pipeline, other")
@@ -72,11 +72,11 @@ def test_a_module_is_found_from_the_current_folder(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("text", ["", "flights.txt/x", "./flights", "flights.py:", "flights.py:a.b", "a-b", "x:y:z", "1.2"])
-def test_what_names_neither_a_file_nor_a_module_is_refused(text: str) -> None:
+def test_a_text_that_names_neither_a_file_nor_a_module_is_refused(text: str) -> None:
     refused(text, "names neither a file nor a module")
 
 
-def test_the_folder_that_neighbours_come_from_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_folder_from_which_neighbours_are_imported_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert locate_pipeline("jobs/flights.py:x").folder == tmp_path / "jobs"
     assert locate_pipeline("jobs.flights").folder == tmp_path
@@ -95,7 +95,7 @@ def test_a_missing_module_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
     refused("nowhere.flights", "there is no module 'nowhere'")
 
 
-def test_a_module_that_misses_another_says_which(file: Path) -> None:
+def test_the_error_of_a_module_with_a_missing_import_names_the_import(file: Path) -> None:
     refused(write(file, "import nowhere\n"), "importing it failed at line 1: ModuleNotFoundError: No module named 'nowhere'")
 
 
@@ -108,7 +108,7 @@ def test_a_missing_name_is_refused_with_the_nearest_one(file: Path) -> None:
     assert "Did you mean 'pipeline'?" in error.remedy
 
 
-def test_a_name_of_something_else_is_refused(file: Path) -> None:
+def test_a_name_of_an_object_that_is_not_a_pipeline_is_refused(file: Path) -> None:
     refused(f"{write(file, ONE + 'x = 3')}:x", "'x' is a int")
 
 
@@ -117,7 +117,7 @@ def test_a_syntax_error_is_named_with_its_line(file: Path) -> None:
     assert error.evidence["line"] == 3
 
 
-def test_whatever_the_module_raises_is_named_with_its_line(file: Path) -> None:
+def test_any_exception_of_the_module_is_named_with_its_line(file: Path) -> None:
     error = refused(write(file, "import os\n\nos.environ['NOT_SET_ANYWHERE']\n"), "at line 3: KeyError: 'NOT_SET_ANYWHERE'")
     assert isinstance(error.__cause__, KeyError)
 
@@ -158,7 +158,7 @@ def test_two_files_of_one_name_are_two_modules(tmp_path: Path) -> None:
     assert [load_pipeline(text).name for text in texts] == ["a", "b"]
 
 
-def test_what_spark_sends_to_its_workers_is_sent_whole(file: Path) -> None:
+def test_a_function_of_a_pipeline_file_is_pickled_by_value(file: Path) -> None:
     text = "def double(x):\n    return 2 * x\n\n@pipeline.source(bounded=True)\ndef events():\n    return double\n"
     double = load_pipeline(write(file, ONE + text))._declarations["events"].function()
     assert double.__module__ not in sys.modules
@@ -205,19 +205,19 @@ def test_a_neighbour_that_starts_spark_is_found(file: Path) -> None:
 
 
 @pytest.mark.usefixtures("pyspark")
-def test_a_session_that_was_there_before_is_no_fault(file: Path) -> None:
+def test_a_session_that_existed_before_the_import_is_accepted(file: Path) -> None:
     sys.modules["pyspark.sql.session"].SparkSession._instantiatedSession = object()
     assert load_pipeline(write(file, STARTS + ONE)).name == "flights"
 
 
 @pytest.mark.usefixtures("pyspark")
-def test_a_session_from_an_unknown_line_is_refused_too(file: Path) -> None:
+def test_a_session_that_an_unknown_line_starts_is_refused_too(file: Path) -> None:
     text = "from pyspark.sql import session\ngetattr(session, 'getOr' + 'Create')()\n"
     error = refused(write(file, text + ONE), "it starts a Spark session when it is imported")
     assert "such as getOrCreate()" in error.remedy
 
 
-def test_pyspark_keeps_its_sessions_where_we_look() -> None:
+def test_pyspark_keeps_its_sessions_in_the_attributes_that_the_check_reads() -> None:
     from pyspark.core.context import SparkContext
     from pyspark.sql.session import SparkSession
 
@@ -238,7 +238,7 @@ def test_a_package_that_hides_this_one_is_refused_for_modules_too(tmp_path: Path
     refused("jobs_there.flights", "hides the package spark_jobs")
 
 
-def test_a_plain_folder_of_that_name_hides_nothing(file: Path) -> None:
+def test_a_plain_folder_with_the_name_of_this_package_hides_nothing(file: Path) -> None:
     (file.parent / "spark_jobs").mkdir()
     assert load_pipeline(write(file, ONE)).name == "flights"
 

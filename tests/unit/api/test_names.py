@@ -22,7 +22,7 @@ def test_a_letter_and_then_letters_digits_and_underscores_are_a_name(name: str) 
 
 
 @given(st.text().filter(lambda name: not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,63}", name)))
-def test_everything_else_is_refused(name: str) -> None:
+def test_any_other_name_is_refused(name: str) -> None:
     with pytest.raises(InvalidPipelineError, match="cannot be a name"):
         check_name(PLACE, name)
 
@@ -34,7 +34,7 @@ def test_names_that_are_unsafe_in_a_file_name_are_refused(name: object) -> None:
 
 
 @pytest.mark.parametrize("name", ["params", "spark", "pipeline", "round", "Round", "SPARK"])
-def test_names_that_mean_something_else_are_reserved(name: str) -> None:
+def test_names_with_a_meaning_of_their_own_are_reserved(name: str) -> None:
     with pytest.raises(InvalidPipelineError, match="reserved"):
         check_name(PLACE, name)
 
@@ -55,10 +55,10 @@ def test_a_refusal_names_pipeline_part_and_remedy_as_text_and_as_evidence() -> N
     assert error.evidence == {"pipeline": "flights", "part": "stage hourly", "volume": 3}
 
 
-def test_the_nearest_name_is_suggested_whatever_its_case() -> None:
+def test_the_nearest_name_is_suggested_in_any_case() -> None:
     assert suggestion("hourli", ["Hourly", "daily"]) == "Did you mean 'Hourly'?"
 
 
-def test_without_a_near_name_all_are_listed() -> None:
+def test_all_names_are_listed_if_none_is_similar() -> None:
     assert suggestion("zzz", ["hourly", "daily"]) == "Known are: hourly, daily."
     assert suggestion("zzz", []) == "There are none."

@@ -49,12 +49,12 @@ def test_texts_of_a_command_line_become_typed_values() -> None:
     assert (found.flights, found.limit, found.day, found.carriers) == ("/in", 3, date(2013, 7, 4), ["AA", "UA"])
 
 
-def test_typed_values_stay() -> None:
+def test_typed_values_stay_as_they_are() -> None:
     found = values(Params, {"flights": "/in", "limit": 3, "day": date(2013, 7, 4), "carriers": ["AA"]})
     assert (found.limit, found.day, found.carriers) == (3, date(2013, 7, 4), ["AA"])
 
 
-def test_a_text_that_looks_like_json_stays_a_text_where_one_is_wanted() -> None:
+def test_a_text_that_looks_like_json_stays_a_text_if_the_field_is_a_text() -> None:
     assert values(Params, {"flights": "[x]", "carriers": "[]"}).flights == "[x]"
 
 
@@ -78,7 +78,7 @@ def test_a_strict_model_reads_texts_too() -> None:
     assert values(Strict, {"limit": "3"}).limit == 3
 
 
-def test_a_parameter_is_called_by_its_fields_name_whatever_its_alias() -> None:
+def test_a_parameter_has_the_name_of_its_field_and_not_of_the_alias() -> None:
     class Aliased(BaseModel):
         flights: str = Field(alias="in")
 
@@ -120,7 +120,7 @@ def test_a_text_that_is_no_json_is_refused_by_its_field() -> None:
         bind(Params, {"flights": "/in", "carriers": "[AA"})
 
 
-def test_a_check_of_the_models_own_is_reported() -> None:
+def test_the_error_of_a_models_own_validator_is_reported() -> None:
     class Range(BaseModel):
         first: int
 
@@ -159,7 +159,7 @@ def test_a_secret_given_as_text_is_refused_without_showing_it() -> None:
     assert "hush" not in str(caught.value)
 
 
-def test_a_secret_in_its_wrapping_is_taken_from_a_program() -> None:
+def test_a_program_may_give_a_secret_as_a_secret_string() -> None:
     assert values(Params, {"flights": "/in", "token": SecretStr("hush")}).token.get_secret_value() == "hush"
 
 
@@ -189,7 +189,7 @@ def test_a_bad_secret_is_in_no_message_and_no_traceback() -> None:
 
 
 @pytest.mark.parametrize("kind", [ValueError, AssertionError, RuntimeError, KeyError, ZeroDivisionError, SystemExit])
-def test_whatever_a_model_raises_is_a_refusal_without_the_secret_that_it_quotes(kind: type[BaseException]) -> None:
+def test_any_exception_of_a_model_is_a_refusal_without_the_secret_that_it_quotes(kind: type[BaseException]) -> None:
     class Checked(BaseModel):
         token: SecretStr
 
@@ -236,7 +236,7 @@ def test_a_public_value_that_the_model_makes_of_a_secret_is_refused(given_by: st
     assert CORE not in repr(caught.value) + repr(caught.value.evidence)
 
 
-def test_a_public_value_that_was_given_or_is_a_default_may_have_the_text_of_a_weak_secret() -> None:
+def test_a_given_or_default_public_value_may_equal_a_weak_secret() -> None:
     class Database(BaseModel):
         password: SecretStr
         table: str
@@ -245,7 +245,7 @@ def test_a_public_value_that_was_given_or_is_a_default_may_have_the_text_of_a_we
     assert bind(Database, {"table": "flights"}, SPARK_JOBS_PARAM_PASSWORD="flights").public()["table"] == "flights"
 
 
-def test_a_serializer_that_quotes_a_secret_is_refused_without_it() -> None:
+def test_a_serializer_that_quotes_a_secret_is_refused_without_the_secret() -> None:
     class Odd(BaseModel):
         token: SecretStr
         day: date = date(2013, 1, 1)
@@ -260,7 +260,7 @@ def test_a_serializer_that_quotes_a_secret_is_refused_without_it() -> None:
     assert caught.value.__context__ is None
 
 
-def test_every_secret_that_came_in_is_known_also_one_that_the_model_changes_or_makes_or_does_not_have() -> None:
+def test_every_given_secret_is_masked_also_if_the_model_changes_or_drops_it() -> None:
     class Changing(BaseModel):
         token: SecretStr
         made: SecretStr = Field(default_factory=lambda: SecretStr("made"))
@@ -335,7 +335,7 @@ def test_a_value_that_json_does_not_know_is_refused() -> None:
         bind(Ratio, {"ratio": "nan"})
 
 
-def test_every_secret_is_known_as_text_at_any_depth_but_not_its_default() -> None:
+def test_every_given_secret_is_masked_at_any_depth_but_no_default() -> None:
     class Nested(BaseModel):
         login: Login
         keys: dict[str, list[SecretBytes]]
@@ -352,7 +352,7 @@ def test_a_pipeline_without_secrets_hides_nothing() -> None:
     assert bind(None, {}).secrets == ()
 
 
-def test_the_schema_has_types_and_what_is_required_but_no_secrets() -> None:
+def test_the_schema_has_types_and_required_parameters_but_no_secrets() -> None:
     class Form(BaseModel):
         flights: str
         limit: int = 10

@@ -82,13 +82,13 @@ def test_running_a_notebooks_cell_again_replaces_its_stage_in_its_place(notebook
     assert stages["first"].function is notebook.first
 
 
-def test_another_function_of_a_notebook_does_not_replace(notebook: ModuleType) -> None:
+def test_another_function_of_a_notebook_does_not_replace_a_stage(notebook: ModuleType) -> None:
     exec("@pipeline.source(bounded=True)\ndef events(): ...", notebook.__dict__)
     with pytest.raises(InvalidPipelineError, match="'events' is declared already"):
         exec("@pipeline.source(bounded=True, name='events')\ndef others(): ...", notebook.__dict__)
 
 
-def test_a_refused_declaration_leaves_what_was_there() -> None:
+def test_a_refused_declaration_leaves_the_earlier_one() -> None:
     pipeline = Pipeline("flights")
     with pytest.raises(InvalidPipelineError):
         pipeline.source(bounded=False, event_time="seen")(_events())
@@ -102,7 +102,7 @@ def test_a_lambda_needs_a_name() -> None:
     pipeline.source(bounded=True, name="events")(lambda spark: spark)
 
 
-def test_params_is_a_model() -> None:
+def test_params_that_are_not_a_model_are_refused() -> None:
     class Params(BaseModel): ...
 
     assert Pipeline("flights", params=Params).params is Params
@@ -112,11 +112,11 @@ def test_params_is_a_model() -> None:
 
 
 @pytest.mark.parametrize("on_end", ["drain", "suspend", *OnEnd])
-def test_what_happens_at_the_end_is_a_text_or_a_member(on_end: Any) -> None:
+def test_on_end_is_a_text_or_a_member_of_the_enum(on_end: Any) -> None:
     assert Pipeline("flights", on_end=on_end).on_end is OnEnd(on_end)
 
 
-def test_an_unknown_end_is_refused() -> None:
+def test_an_unknown_on_end_is_refused() -> None:
     with pytest.raises(InvalidPipelineError, match="on_end='stop' is unknown"):
         Pipeline("flights", on_end="stop")  # type: ignore[arg-type]
     with pytest.raises(InvalidPipelineError, match="on_end='stop' is unknown"):
@@ -143,7 +143,7 @@ def test_declaring_a_pipeline_needs_neither_spark_nor_airflow() -> None:
     assert found.stdout.strip() == "set()"
 
 
-def test_a_rewired_copy_reads_and_writes_elsewhere_and_the_pipeline_stays_as_it_is() -> None:
+def test_a_rewired_copy_reads_and_writes_elsewhere_and_leaves_the_pipeline_as_it_is() -> None:
     pipeline = Pipeline("flights")
 
     @pipeline.source(bounded=True)
@@ -166,7 +166,7 @@ def test_a_rewired_copy_reads_and_writes_elsewhere_and_the_pipeline_stays_as_it_
     assert pipeline.graph().sources[InputName("departures")].function is departures
 
 
-def test_a_rewired_source_ends_and_its_rows_become_public_then() -> None:
+def test_a_rewired_source_ends_and_its_rows_become_public_at_its_end() -> None:
     pipeline = Pipeline("flights")
     pipeline.source(bounded=False, event_time="seen", watermark_delay="1 hour", name="events")(_events())
     pace: dict[str, Any] = {"trigger_interval": "1 hour", "max_channel_bytes": 1, "max_files_per_trigger": 1}

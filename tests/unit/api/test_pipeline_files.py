@@ -64,7 +64,7 @@ def test_columns_and_udfs_at_module_level_need_no_session(tmp_path: Path, text: 
     assert load_pipeline(write(tmp_path, {"flights.py": F + text + "\n" + PIPELINE})).name == "flights"
 
 
-def test_pyspark_is_as_it_was_after_a_file_is_loaded(tmp_path: Path) -> None:
+def test_loading_a_file_leaves_pyspark_as_it_was(tmp_path: Path) -> None:
     before = UserDefinedFunction.__call__, UserDefinedFunction.returnType, SparkSession._getActiveSessionOrCreate
     load_pipeline(write(tmp_path, {"flights.py": F + "A = F.col('a')\n" + PIPELINE}))
     with pytest.raises(InvalidPipelineError):
@@ -73,7 +73,7 @@ def test_pyspark_is_as_it_was_after_a_file_is_loaded(tmp_path: Path) -> None:
     assert SparkContext._active_spark_context is None
 
 
-def test_a_column_that_is_used_without_a_session_is_no_column_yet(tmp_path: Path) -> None:
+def test_a_column_without_a_session_raises_an_error_only_when_it_is_used(tmp_path: Path) -> None:
     text = F + "A = F.col('a')\n" + PIPELINE + "pipeline.source(bounded=True, name='a')(lambda: A)\n"
     column = load_pipeline(write(tmp_path, {"flights.py": text}))._declarations["a"].function()
     assert "has not made yet" in repr(column)
@@ -103,7 +103,7 @@ def found(folder: Path, files: dict[str, str]) -> Neighbours:
     return neighbours_of(locate_pipeline(entry))
 
 
-def test_what_a_file_imports_from_its_folder_is_found_through_each_other(tmp_path: Path) -> None:
+def test_all_modules_that_a_file_imports_from_its_folder_are_found_also_indirect_ones(tmp_path: Path) -> None:
     files = {
         "flights.py": "import first\n" + PIPELINE,
         "first.py": "from shop.prices import rate\n",
@@ -124,7 +124,7 @@ def test_a_directory_without_init_is_a_package_too(tmp_path: Path) -> None:
     assert set(found(tmp_path, {"flights.py": "import plain.one\n" + PIPELINE, "plain/one.py": ""}).found) == {"plain"}
 
 
-def test_what_python_imports_from_elsewhere_is_no_neighbour(tmp_path: Path) -> None:
+def test_a_module_that_python_imports_from_elsewhere_is_no_neighbour(tmp_path: Path) -> None:
     files = {
         "flights.py": "import json, queue, pandas\nfrom spark_jobs import DeltaSink\n" + PIPELINE,
         "queue.py": "",

@@ -43,15 +43,15 @@ FLINKS_DEFAULT_WITH_AN_END = ExponentialDelay(
     ],
     ids=lambda value: str(getattr(value, "kind", "")),
 )
-def test_a_strategy_has_flinks_defaults_and_an_end(strategy: RestartStrategy, stored: RestartSettings) -> None:
+def test_a_strategy_has_flinks_defaults_and_limited_attempts(strategy: RestartStrategy, stored: RestartSettings) -> None:
     assert restart_of(restart=strategy) == stored
 
 
-def test_a_pipeline_is_restarted_as_flink_restarts_one_with_checkpoints_but_not_for_ever() -> None:
+def test_the_default_strategy_of_a_pipeline_is_flinks_with_limited_attempts() -> None:
     assert restart_of() == FLINKS_DEFAULT_WITH_AN_END
 
 
-def test_intervals_are_read_as_elsewhere() -> None:
+def test_intervals_of_a_strategy_have_the_usual_form() -> None:
     found = restart_of(restart=RestartStrategy.fixed_delay(attempts=0, delay="1 minute 30 seconds"))
     assert found == FixedDelay(attempts=0, delay_ms=90_000)
 
@@ -77,7 +77,7 @@ fixed, rate, growing = RestartStrategy.fixed_delay, RestartStrategy.failure_rate
         (growing, {"attempts_before_reset_backoff": 0}, "attempts_before_reset_backoff=0 is not a whole number above 0"),
     ],
 )
-def test_an_option_that_is_none_is_refused_by_name(
+def test_an_invalid_option_is_refused_by_name(
     make: Callable[..., RestartStrategy], options: dict[str, Any], problem: str
 ) -> None:
     with pytest.raises(InvalidPipelineError, match=f"Pipeline 'flights': restart {problem}"):
@@ -85,18 +85,18 @@ def test_an_option_that_is_none_is_refused_by_name(
 
 
 @pytest.mark.parametrize("wrong", ["fixed-delay", RestartStrategy])
-def test_a_strategy_is_one(wrong: Any) -> None:
+def test_a_value_that_is_not_a_strategy_is_refused(wrong: Any) -> None:
     with pytest.raises(InvalidPipelineError, match="is not a restart strategy"):
         Pipeline("flights", restart=wrong)
 
 
-def test_strategies_are_values_and_show_how_they_are_written() -> None:
+def test_strategies_are_compared_by_value_and_shown_as_code() -> None:
     assert fixed(attempts=3) == fixed(attempts=3) != fixed()
     assert repr(fixed(attempts=3)) == "RestartStrategy.fixed_delay(attempts=3, delay='1 second')"
     assert len({fixed(), fixed()}) == 1
 
 
-def test_a_pipeline_whose_inputs_all_end_leaves_restarts_to_whoever_has_started_it_unless_it_declares_a_strategy() -> None:
+def test_a_bounded_pipeline_restarts_no_stage_unless_it_declares_a_strategy() -> None:
     for restart, expected in ((None, None), (RestartStrategy.none(), NoRestart())):
         pipeline = Pipeline("flights", restart=restart)
         pipeline.source(bounded=True, name="events")(lambda spark: spark)
@@ -111,14 +111,14 @@ def copying(*, bounded: bool, **options: Any) -> Pipeline:
     return pipeline
 
 
-def test_the_other_stages_run_on_without_a_failed_one_unless_all_inputs_end_or_the_pipeline_says_otherwise() -> None:
+def test_other_stages_run_on_without_a_failed_stage_unless_all_inputs_end_or_it_is_declared() -> None:
     assert copying(bounded=False).graph().on_stage_failure is OnStageFailure.ISOLATE
     assert copying(bounded=True).graph().on_stage_failure is OnStageFailure.FAIL
     fails = copying(bounded=False, on_stage_failure="fail")
     assert fails.graph().on_stage_failure is fails.rewired({}, "/tables").graph().on_stage_failure is OnStageFailure.FAIL
 
 
-def test_no_stage_of_a_round_can_be_missing() -> None:
+def test_isolated_failures_are_refused_for_a_bounded_pipeline() -> None:
     with pytest.raises(InvalidPipelineError, match="its round cannot complete without every stage"):
         copying(bounded=True, on_stage_failure="isolate").graph()
     isolates = copying(bounded=False, on_stage_failure="isolate")
@@ -126,6 +126,6 @@ def test_no_stage_of_a_round_can_be_missing() -> None:
     assert rewired.graph().on_stage_failure is OnStageFailure.FAIL, "a test's rows end"
 
 
-def test_a_choice_of_what_follows_a_failure_is_one() -> None:
+def test_an_unknown_on_stage_failure_is_refused() -> None:
     with pytest.raises(InvalidPipelineError, match="on_stage_failure"):
         Pipeline("flights", on_stage_failure="ignore")  # type: ignore[arg-type]

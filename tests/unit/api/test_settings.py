@@ -32,7 +32,7 @@ def test_a_setting_that_a_guarantee_needs_is_refused_by_name(key: str) -> None:
 
 
 @pytest.mark.parametrize("key", FIXED)
-def test_it_is_refused_on_a_stage_too(key: str) -> None:
+def test_a_setting_that_a_guarantee_needs_is_refused_on_a_stage_too(key: str) -> None:
     with pytest.raises(InvalidPipelineError, match=f"{key} cannot be set"):
         check_stage_settings(PLACE, {key: "1"})
 
@@ -45,12 +45,12 @@ def test_a_pipeline_keeps_its_other_settings() -> None:
 
 
 @pytest.mark.parametrize("conf", [{"spark.sql.shuffle.partitions": 4}, {"spark.ui.enabled": False}, {3: "spark"}])
-def test_a_setting_that_is_no_text_is_refused(conf: Any) -> None:
+def test_a_setting_that_is_not_a_text_is_refused(conf: Any) -> None:
     with pytest.raises(InvalidPipelineError, match="is not a string"):
         Pipeline("flights", conf=conf)
 
 
-def test_a_setting_of_something_else_is_refused() -> None:
+def test_a_setting_that_is_not_of_spark_is_refused() -> None:
     with pytest.raises(InvalidPipelineError, match=r"'sql\.ansi\.enabled' is not a Spark setting"):
         Pipeline("flights", conf={"sql.ansi.enabled": "true"})
 

@@ -26,7 +26,7 @@ def refused(pipeline: Pipeline, problem: str) -> None:
         pipeline.graph()
 
 
-def test_one_stage_reads_a_shared_source_for_all_that_name_it() -> None:
+def test_one_stage_reads_a_shared_source_for_all_stages_that_name_it() -> None:
     graph = clicked().graph()
     sharing = graph.stages[SHARING]
     assert list(graph.stages) == ["clicks_shared", "seen", "bought"]
@@ -35,13 +35,13 @@ def test_one_stage_reads_a_shared_source_for_all_that_name_it() -> None:
     assert graph.stages[StageName("bought")].inputs == {"events": sharing}
 
 
-def test_it_hands_the_rows_on_as_they_are_without_a_table() -> None:
+def test_the_stage_of_a_shared_source_passes_rows_on_unchanged_and_has_no_table() -> None:
     sharing = clicked().graph().stages[SHARING]
     assert sharing.sink is None
     assert call(sharing.function, {argument: [1, 2] for argument in sharing.inputs}) == [1, 2]
 
 
-def test_who_reads_it_has_the_sources_event_time_and_delay() -> None:
+def test_the_stage_of_a_shared_source_has_the_event_time_and_the_delay_of_the_source() -> None:
     graph = clicked().graph()
     sharing, source = graph.stages[SHARING], graph.sources[InputName("clicks")]
     assert (sharing.event_time, sharing.delay_ms) == (source.event_time, source.delay_ms) == ("at", 3_600_000)
@@ -52,11 +52,11 @@ def test_a_source_without_event_time_is_shared_without_one() -> None:
     assert (sharing.event_time, sharing.delay_ms) == (None, None)
 
 
-def test_what_reads_a_shared_source_never_ends() -> None:
+def test_stages_that_read_a_shared_source_never_end() -> None:
     assert all(stage.unbounded for stage in clicked().graph().stages.values())
 
 
-def test_stages_of_other_inputs_are_as_they_were() -> None:
+def test_inputs_that_are_not_shared_stay_as_they_are() -> None:
     pipeline = clicked()
     pipeline.source(bounded=False, name="views")(lambda spark: spark)
     pipeline.stage(name="both", sink=DeltaSink("/both"))(lambda clicks, views, seen: clicks)
@@ -69,7 +69,7 @@ def test_stages_of_other_inputs_are_as_they_were() -> None:
     assert isinstance(inputs["seen"], Stage)
 
 
-def test_state_depends_on_whether_a_source_is_shared() -> None:
+def test_the_fingerprint_depends_on_whether_a_source_is_shared() -> None:
     assert clicked().graph().fingerprint() != clicked(shared=False).graph().fingerprint()
 
 
@@ -79,19 +79,19 @@ def test_a_bounded_source_is_not_shared() -> None:
 
 
 @pytest.mark.parametrize("shared", [None, 1, "yes"])
-def test_a_source_is_shared_or_is_not(shared: Any) -> None:
+def test_a_value_of_shared_that_is_not_a_boolean_is_refused(shared: Any) -> None:
     with pytest.raises(InvalidPipelineError, match="shared=.* is neither True nor False"):
         Pipeline("shop").source(**CLICKS | {"shared": shared})(lambda spark: spark)
 
 
 @pytest.mark.parametrize("name", ["clicks_shared", "Clicks_Shared"])
-def test_the_name_of_the_stage_that_shares_may_not_be_taken(name: str) -> None:
+def test_the_name_of_the_stage_of_a_shared_source_cannot_be_used_by_another(name: str) -> None:
     pipeline = clicked()
     pipeline.stage(name=name, sink=DeltaSink("/taken"))(lambda clicks: clicks)
     refused(pipeline, f"source 'clicks': .*'clicks_shared' reads it for all others, and '{name}' is declared already")
 
 
-def test_the_name_of_the_stage_that_shares_is_a_files_name() -> None:
+def test_the_name_of_the_stage_of_a_shared_source_has_to_be_a_valid_name() -> None:
     name = "c" * 60
     pipeline = Pipeline("shop")
     pipeline.source(**CLICKS | {"name": name})(lambda spark: spark)

@@ -53,15 +53,15 @@ def test_a_sink_may_have_a_name_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("publish", ["final", "every_checkpoint", "external", *Publish])
-def test_the_ways_to_publish_are_texts_or_members(publish: Any) -> None:
+def test_publish_is_a_text_or_a_member_of_the_enum(publish: Any) -> None:
     assert graph_with(DeltaSink("/hourly", publish=publish)).sinks[SinkName("a")].publish is Publish(publish)
 
 
-def test_parameters_stand_in_a_path() -> None:
+def test_a_path_may_contain_parameters() -> None:
     assert tables(DeltaSink("{warehouse}/{year}/hourly"), warehouse="s3://bucket") == ["s3://bucket/2013/hourly"]
 
 
-def test_doubled_braces_are_braces() -> None:
+def test_doubled_braces_in_a_path_are_braces() -> None:
     assert tables(DeltaSink("{warehouse}/{{x}}")) == ["/data/{x}"]
 
 
@@ -84,23 +84,23 @@ def test_superfluous_slashes_are_removed(warehouse: str, expected: str) -> None:
     assert tables(DeltaSink("{warehouse}/hourly/"), warehouse=warehouse) == [expected]
 
 
-def test_a_bucket_may_be_a_table() -> None:
+def test_a_whole_bucket_may_be_a_table() -> None:
     assert tables(DeltaSink("{warehouse}"), warehouse="s3://bucket/") == ["s3://bucket"]
 
 
 @pytest.mark.parametrize("warehouse", ["/", "file:///", "file:/", "s3:"])
-def test_a_root_is_no_table(warehouse: str) -> None:
+def test_the_root_of_a_file_system_cannot_be_a_table(warehouse: str) -> None:
     with pytest.raises(InvalidPipelineError, match="is not a table's directory"):
         tables(DeltaSink("{warehouse}"), warehouse=warehouse)
 
 
-def test_an_unknown_parameter_is_named_with_those_that_there_are() -> None:
+def test_an_unknown_parameter_is_named_with_the_known_ones() -> None:
     with pytest.raises(InvalidPipelineError, match=r"sink 'a'.*names 'warehose'.*Did you mean 'warehouse'\?") as caught:
         graph_with(DeltaSink("{warehose}/hourly"))
     assert caught.value.evidence["fields"] == ["warehouse", "year", "region", "carriers"]
 
 
-def test_a_pipeline_without_parameters_has_none_in_a_path() -> None:
+def test_a_parameter_in_a_path_is_refused_if_the_pipeline_has_none() -> None:
     with pytest.raises(InvalidPipelineError, match="names 'warehouse'"):
         graph_with(DeltaSink("{warehouse}/hourly"), params=None)
 
@@ -122,7 +122,7 @@ def test_an_empty_parameter_is_not_put_in_a_path() -> None:
 
 
 @pytest.mark.parametrize("path", ["{warehouse.x}/t", "{warehouse[0]}/t", "{warehouse!r}/t", "{year:04d}/t", "{}/t", "{0}/t"])
-def test_only_names_stand_in_braces(path: str) -> None:
+def test_an_expression_in_braces_is_refused(path: str) -> None:
     with pytest.raises(InvalidPipelineError, match="is not the name of a parameter"):
         graph_with(DeltaSink(path))
 
@@ -134,13 +134,13 @@ def test_a_single_brace_is_refused(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["", "/", "  ", 3])
-def test_what_is_no_path_is_refused(path: Any) -> None:
+def test_a_value_that_is_not_a_path_is_refused(path: Any) -> None:
     with pytest.raises(InvalidPipelineError, match="is not a path"):
         graph_with(DeltaSink(path))
 
 
 @pytest.mark.parametrize(("path", "table"), [(None, None), ("/hourly", "db.hourly")])
-def test_a_sink_has_either_a_path_or_a_name(path: str | None, table: str | None) -> None:
+def test_a_sink_has_either_a_path_or_a_table_name(path: str | None, table: str | None) -> None:
     with pytest.raises(InvalidPipelineError, match="a path (and|nor) a table|both a path and a table"):
         graph_with(DeltaSink(path, table=table))
 
@@ -152,12 +152,12 @@ def test_a_tables_name_takes_parameters_and_is_distinguished_from_a_path() -> No
 
 
 @pytest.mark.parametrize("name", ["", "a.b.c.d", "a b", "`a`", "a..b", "a;DROP TABLE b", "/data/t"])
-def test_what_is_no_name_of_a_table_is_refused(name: str) -> None:
+def test_a_text_that_is_not_a_table_name_is_refused(name: str) -> None:
     with pytest.raises(InvalidPipelineError, match="is not a name"):
         graph_with(DeltaSink(table=name))
 
 
-def test_a_parameter_cannot_make_a_name_into_something_else() -> None:
+def test_a_parameter_that_makes_a_table_name_invalid_is_refused() -> None:
     with pytest.raises(InvalidPipelineError, match="is not a name"):
         tables(DeltaSink(table="{warehouse}.hourly"), warehouse="x; DROP TABLE y")
 
@@ -176,14 +176,14 @@ def test_an_unknown_mode_is_refused_by_name() -> None:
         graph_with(DeltaSink("/hourly", mode="merge"))  # type: ignore[arg-type]
 
 
-def test_an_upsert_sink_says_which_row_of_a_key_wins() -> None:
+def test_an_upsert_sink_has_keys_an_order_and_a_delete_condition() -> None:
     (sink,) = graph_with(
         DeltaSink("/t", mode="upsert", keys=["id"], sequence_by="at", apply_as_deletes="op = 'D'")
     ).sinks.values()
     assert sink.merge == MergeRule(("id",), "at", "op = 'D'")
 
 
-def test_a_history_says_in_which_columns_its_versions_are() -> None:
+def test_a_history_names_the_columns_of_its_versions() -> None:
     (sink,) = graph_with(DeltaSink("/t", mode="history", keys=["id"], sequence_by="at")).sinks.values()
     assert sink.merge == MergeRule(("id",), "at", None, ("valid_from", "valid_to", "is_current"))
 
@@ -239,7 +239,7 @@ def test_options_that_do_not_go_together_are_refused(options: dict[str, Any], pr
 
 
 @pytest.mark.parametrize(("size", "size_bytes"), [("128mb", 2**27), ("1 GB", 2**30), ("64k", 2**16), ("512", 512), (4096, 4096)])
-def test_sizes_are_written_as_in_spark(size: str | int, size_bytes: int) -> None:
+def test_a_target_file_size_is_written_as_in_spark(size: str | int, size_bytes: int) -> None:
     (sink,) = graph_with(DeltaSink("/t", target_file_size=size)).sinks.values()
     assert sink.target_file_size_bytes == size_bytes
 
@@ -262,7 +262,7 @@ def test_sizes_are_written_as_in_spark(size: str | int, size_bytes: int) -> None
         ("complete", "append", None),
     ],
 )
-def test_a_stage_gives_its_sink_what_the_sink_can_take(mode: Any, output_mode: Any, gives: str | None) -> None:
+def test_the_mode_of_a_sink_decides_the_output_mode_of_its_stage(mode: Any, output_mode: Any, gives: str | None) -> None:
     pipeline = Pipeline("flights")
     pipeline.source(bounded=True, name="departures")(lambda spark: None)
     options: dict[str, Any] = {"keys": ["id"]} if mode in ("upsert", "insert", "history") else {}
@@ -277,7 +277,7 @@ def test_a_stage_gives_its_sink_what_the_sink_can_take(mode: Any, output_mode: A
         assert pipeline.graph().stages[StageName("a")].output_mode == gives
 
 
-def test_no_stage_may_read_a_stage_that_repeats_its_whole_result() -> None:
+def test_no_stage_may_read_a_stage_with_a_complete_result() -> None:
     pipeline = Pipeline("flights")
     pipeline.source(bounded=True, name="departures")(lambda spark: None)
     pipeline.stage(sink=DeltaSink("/t", mode="complete"), name="a")(lambda departures: None)
@@ -286,7 +286,7 @@ def test_no_stage_may_read_a_stage_that_repeats_its_whole_result() -> None:
         pipeline.graph()
 
 
-def test_an_unknown_way_to_publish_is_refused() -> None:
+def test_an_unknown_value_of_publish_is_refused() -> None:
     with pytest.raises(InvalidPipelineError, match="publish='now' is unknown"):
         graph_with(DeltaSink("/hourly", publish="now"))  # type: ignore[arg-type]
 
@@ -306,7 +306,7 @@ def test_partition_columns_are_a_list_of_different_names(columns: Any, problem: 
         graph_with(DeltaSink("/hourly", partition_by=columns))
 
 
-def test_what_is_no_sink_is_refused() -> None:
+def test_a_value_that_is_not_a_sink_is_refused() -> None:
     with pytest.raises(InvalidPipelineError, match="stage 'a': sink='/hourly' is not a sink"):
         graph_with("/hourly")  # type: ignore[arg-type]
 
@@ -354,7 +354,7 @@ def test_tables_side_by_side_are_fine(first: str, second: str) -> None:
 @given(
     st.lists(st.from_regex(r"[a-z]{1,3}", fullmatch=True), min_size=1, max_size=4), st.sampled_from(["/", "file:///", "s3://b/"])
 )
-def test_slashes_never_change_which_table_it_is(parts: list[str], root: str) -> None:
+def test_superfluous_slashes_never_make_another_table(parts: list[str], root: str) -> None:
     with pytest.raises(InvalidPipelineError, match="is also the table of"):
         tables(DeltaSink(root + "/".join(parts)), DeltaSink(root + "//".join(parts) + "//"))
 

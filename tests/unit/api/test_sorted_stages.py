@@ -35,7 +35,7 @@ def tables(graph: Graph) -> dict[str, str | None]:
     return {name: stage.sink.name if stage.sink else None for name, stage in graph.stages.items()}
 
 
-def test_a_diverting_stage_sorts_its_rows_for_its_tables_and_its_readers() -> None:
+def test_a_stage_that_diverts_rows_becomes_a_stage_for_each_of_its_tables() -> None:
     graph = diverting().graph()
     assert reads(graph) == {
         "orders": ["events"],
@@ -51,23 +51,23 @@ def test_a_diverting_stage_sorts_its_rows_for_its_tables_and_its_readers() -> No
     }
 
 
-def test_a_dropping_stage_has_no_stage_for_what_it_drops() -> None:
+def test_a_stage_that_drops_rows_has_no_stage_for_the_dropped_rows() -> None:
     graph = shop(on_violation="drop").graph()
     assert list(graph.stages) == ["orders", "orders_accepted", "daily"]
 
 
-def test_a_failing_stage_stays_one_stage() -> None:
+def test_a_stage_whose_violations_fail_the_batch_stays_one_stage() -> None:
     graph = shop().graph()
     assert reads(graph) == {"orders": ["events"], "daily": ["orders"]}
     assert graph.stages[StageName("orders")].expectations is not None
     assert graph.fingerprint() == shop(expect=None).graph().fingerprint()
 
 
-def test_a_condition_may_change_without_the_state() -> None:
+def test_a_condition_may_change_and_the_state_stays() -> None:
     assert diverting().graph().fingerprint() == diverting(expect={"small": "amount < 9"}).graph().fingerprint()
 
 
-def test_a_stage_without_a_table_diverts_its_rows_too() -> None:
+def test_a_stage_without_a_table_can_divert_rows_too() -> None:
     graph = diverting(sink=None).graph()
     assert tables(graph) == {"orders": None, "orders_accepted": None, "orders_violations": "orders_violations", "daily": "daily"}
 
@@ -88,7 +88,7 @@ def test_a_shared_source_is_read_through_its_own_stage() -> None:
     assert reads(pipeline.graph())["orders"] == ["events_shared"]
 
 
-def test_what_is_staged_for_slow_readers_is_limited_behind_the_sorting_too() -> None:
+def test_max_channel_bytes_also_limits_the_stages_that_sort_rows() -> None:
     pipeline = Pipeline("shop")
     pipeline.source(bounded=False, name="events")(lambda spark: spark)
     pipeline.stage(name="orders", expect={"p": "true"}, on_violation="drop", max_channel_bytes=9)(lambda events: events)
@@ -98,7 +98,7 @@ def test_what_is_staged_for_slow_readers_is_limited_behind_the_sorting_too() -> 
 
 
 @pytest.mark.parametrize("name", ["orders_accepted", "orders_violations"])
-def test_the_names_of_the_sorting_stages_are_taken(name: str) -> None:
+def test_the_names_of_the_sorting_stages_cannot_be_used_by_others(name: str) -> None:
     pipeline = diverting()
     pipeline.stage(name=name, sink=DeltaSink("/other", name="other"))(lambda events: events)
     with pytest.raises(InvalidPipelineError, match="'orders'.*is declared already"):

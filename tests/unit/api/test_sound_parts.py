@@ -60,18 +60,18 @@ def looked_at(folder: Path, text: str, on_end: OnEnd | None = None) -> tuple[lis
         *["a function", "the last input", "the first input", "a cycle", "no sink", "an unused input", "two parts"],
     ],
 )
-def test_the_parts_without_a_mistake_are_left_to_look_at(
+def test_the_parts_without_a_mistake_can_still_be_checked(
     tmp_path: Path, text: str, stages: list[str], mistaken: list[str], parts: list[str]
 ) -> None:
     assert looked_at(tmp_path, text) == (stages, mistaken, parts)
 
 
-def test_a_source_whose_delay_is_unknown_is_not_missed_by_the_stages_behind_it(tmp_path: Path) -> None:
+def test_a_source_with_an_invalid_delay_causes_no_errors_in_the_stages_behind_it(tmp_path: Path) -> None:
     text = changed((EVENTS, f'{EVENTS}, watermark_delay="soon"'), (HOURLY, f'{HOURLY}, event_time="hour"'))
     assert looked_at(tmp_path, text, OnEnd.SUSPEND) == (["hourly", "daily"], ["events"], ["source events"])
 
 
-def test_one_error_names_a_wrong_end_of_a_round_and_a_wrong_stage(tmp_path: Path) -> None:
+def test_one_error_names_a_wrong_on_end_and_a_wrong_stage(tmp_path: Path) -> None:
     text = changed(
         (EVENTS, 'bounded=False, event_time="at", watermark_delay="1 hour"'), ("def daily(hourly)", "def daily(hourli)")
     )
@@ -79,7 +79,7 @@ def test_one_error_names_a_wrong_end_of_a_round_and_a_wrong_stage(tmp_path: Path
 
 
 @pytest.mark.parametrize("load", [load_pipeline, lambda text: load_sound_parts(text, Mistakes())])
-def test_a_file_that_cannot_be_imported_tells_the_mistakes_before_that_line_too(
+def test_the_error_of_a_failed_import_also_reports_mistakes_before_that_line(
     tmp_path: Path, load: Callable[[str], object]
 ) -> None:
     entry = tmp_path / "flights.py"
@@ -88,7 +88,7 @@ def test_a_file_that_cannot_be_imported_tells_the_mistakes_before_that_line_too(
         load(str(entry))
 
 
-def test_a_start_tells_the_mistakes_of_the_graph_with_those_of_the_declarations(tmp_path: Path) -> None:
+def test_a_start_reports_mistakes_of_the_graph_together_with_those_of_the_declarations(tmp_path: Path) -> None:
     entry = tmp_path / "flights.py"
     entry.write_text(changed((EVENTS, 'bounded="yes"'), ("def daily(hourly)", "def daily(hourli)")))
     with pytest.raises(InvalidPipelineError, match=r"2 mistakes were found.*neither True nor False.*'hourli'"):

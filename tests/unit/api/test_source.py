@@ -19,27 +19,27 @@ def source_of(**options: Any) -> Source:
     return declared
 
 
-def test_a_bounded_source_without_a_delay_is_held_until_its_end() -> None:
+def test_a_bounded_source_without_a_delay_holds_its_watermark_until_its_end() -> None:
     source = source_of(event_time="departure")
     assert (source.event_time, source.delay_ms, source.held) == ("departure", None, True)
 
 
-def test_with_a_delay_it_runs_as_in_spark() -> None:
+def test_the_watermark_of_a_source_with_a_delay_moves_as_in_spark() -> None:
     source = source_of(event_time="departure", watermark_delay="30 minutes")
     assert (source.delay_ms, source.held) == (1_800_000, False)
 
 
 @pytest.mark.parametrize("held", [True, False])
-def test_with_a_delay_it_is_held_where_it_says_so(held: bool) -> None:
+def test_a_source_with_a_delay_can_hold_its_watermark(held: bool) -> None:
     assert source_of(event_time="departure", watermark_delay="1 day", hold_watermark=held).held is held
 
 
-def test_without_event_time_there_is_no_watermark_to_hold() -> None:
+def test_a_source_without_event_time_has_no_held_watermark() -> None:
     source = source_of()
     assert (source.event_time, source.delay_ms, source.held) == (None, None, False)
 
 
-def test_an_unbounded_source_runs_its_watermark_behind_its_rows() -> None:
+def test_the_watermark_of_an_unbounded_source_moves_behind_its_rows() -> None:
     source = source_of(bounded=False, event_time="departure", watermark_delay="30 minutes")
     assert (source.bounded, source.delay_ms, source.held) == (False, 1_800_000, False)
 
@@ -62,7 +62,7 @@ def test_the_watermark_of_an_unbounded_source_cannot_wait_for_its_end(held: bool
 
 
 @pytest.mark.parametrize("bounded", [0, 1, None, "yes"])
-def test_a_source_has_an_end_or_has_none(bounded: Any) -> None:
+def test_a_value_of_bounded_that_is_not_a_boolean_is_refused(bounded: Any) -> None:
     with pytest.raises(InvalidPipelineError, match="is neither True nor False"):
         source_of(bounded=bounded)
 
@@ -107,7 +107,7 @@ def test_a_source_takes_only_spark_and_params() -> None:
         def airports(departures: Any) -> Any: ...
 
 
-def test_a_source_may_bind_a_loops_variable_as_a_default() -> None:
+def test_the_function_of_a_source_may_bind_a_loop_variable_as_a_default() -> None:
     pipeline = Pipeline("flights")
     for region in ("eu", "us"):
 
@@ -117,7 +117,7 @@ def test_a_source_may_bind_a_loops_variable_as_a_default() -> None:
     assert list(pipeline._declarations) == ["eu_events", "us_events"]
 
 
-def test_a_static_input_is_pinned_for_the_round_unless_it_says_otherwise() -> None:
+def test_a_static_input_is_pinned_for_the_round_by_default() -> None:
     pipeline = Pipeline("flights")
 
     @pipeline.static
@@ -147,7 +147,7 @@ def test_the_zone_of_an_event_time_is_kept() -> None:
         ({"event_time": "departure", "event_time_zone": 1}, "is not a time zone"),
     ],
 )
-def test_a_zone_that_cannot_be_is_refused(options: dict[str, Any], problem: str) -> None:
+def test_an_invalid_time_zone_is_refused(options: dict[str, Any], problem: str) -> None:
     with pytest.raises(InvalidPipelineError, match=problem) as refused:
         source_of(**options)
     assert "Europe/Berlin" in refused.value.remedy or "event_time=" in refused.value.remedy
@@ -179,6 +179,6 @@ def test_files_that_were_read_are_archived_or_deleted_on_request() -> None:
         ({"after_publication": "delete", "bounded": False}, "is for bounded sources"),
     ],
 )
-def test_an_archive_without_its_purpose_is_refused(options: dict[str, Any], message: str) -> None:
+def test_an_archive_option_without_archiving_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidPipelineError, match=message):
         source_of(**options)

@@ -28,13 +28,13 @@ def test_an_argument_may_stand_for_another_input() -> None:
     assert declared(copied, inputs={"events": "eu_events"}).inputs == {"events": "eu_events"}
 
 
-def test_params_is_no_input() -> None:
+def test_the_argument_params_is_no_input() -> None:
     def limited(events: Any, params: Any) -> Any: ...
 
     assert list(declared(limited).inputs) == ["events"]
 
 
-def test_an_argument_with_a_default_is_an_input_only_where_it_is_mapped() -> None:
+def test_an_argument_with_a_default_is_an_input_only_if_it_is_mapped() -> None:
     def limited(events: Any, limit: int = 3, airlines: Any = None) -> Any: ...
 
     assert declared(limited, inputs={"airlines": "carriers"}).inputs == {"events": "events", "airlines": "carriers"}
@@ -51,7 +51,7 @@ def test_an_argument_is_mapped_to_a_name() -> None:
         declared(copied, inputs={"events": copied})
 
 
-def test_a_stage_is_not_given_spark() -> None:
+def test_a_stage_that_takes_spark_is_refused() -> None:
     def reading(spark: Any, events: Any) -> Any: ...
 
     with pytest.raises(InvalidPipelineError, match="takes 'spark', which only sources and static inputs get"):
@@ -68,18 +68,18 @@ def test_a_delay_needs_an_event_time() -> None:
         declared(copied, watermark_delay="1 hour")
 
 
-def test_limits_are_kept() -> None:
+def test_a_stage_has_the_limits_that_it_declares() -> None:
     limits = declared(copied, max_files_per_trigger=3, max_bytes_per_trigger=1 << 30, max_channel_bytes=7).limits
     assert limits == RateLimits(max_files_per_trigger=3, max_bytes_per_trigger=1 << 30, max_channel_bytes=7)
 
 
-def test_a_batch_begins_as_soon_as_there_is_data_unless_it_says_otherwise() -> None:
+def test_a_batch_begins_as_soon_as_there_is_data_by_default() -> None:
     assert declared(copied).limits.trigger_interval_ms is None
     assert declared(copied, trigger_interval="1 minute 30 seconds").limits.trigger_interval_ms == 90_000
 
 
 @pytest.mark.parametrize(("interval", "problem"), [("0 seconds", "is shorter than 1 millisecond"), (10, "is not a string")])
-def test_what_is_no_interval_between_batches_is_refused(interval: Any, problem: str) -> None:
+def test_an_invalid_trigger_interval_is_refused(interval: Any, problem: str) -> None:
     with pytest.raises(InvalidPipelineError, match=f"stage 'stage': trigger_interval=.* {problem}"):
         declared(copied, trigger_interval=interval)
 
@@ -91,13 +91,13 @@ def test_a_limit_is_a_whole_number_above_zero(limit: str, value: Any) -> None:
         declared(copied, **{limit: value})
 
 
-def test_a_new_stage_begins_at_the_beginning_unless_it_says_otherwise() -> None:
+def test_a_new_stage_begins_at_the_beginning_of_its_sources_by_default() -> None:
     assert [declared(copied).begin, declared(copied, begin="now").begin] == [BeginAt.EARLIEST, BeginAt.NOW]
     with pytest.raises(InvalidPipelineError, match="begin='latest'"):
         declared(copied, begin="latest")
 
 
-def test_where_a_stage_begins_makes_it_no_other_one() -> None:
+def test_the_fingerprint_does_not_depend_on_where_a_stage_begins() -> None:
     graphs = []
     for begin in ("earliest", "now"):
         pipeline = Pipeline("flights")

@@ -28,7 +28,7 @@ def test_a_budget_is_a_number_of_rows_in_a_time(rows: str, interval_ms: int) -> 
     assert tolerance == Tolerance(after=3, rows=1000, interval_ms=interval_ms)
 
 
-def test_nothing_is_tolerated_unless_somebody_says_so_and_a_later_start_may_say_otherwise() -> None:
+def test_a_stage_tolerates_nothing_by_default_and_its_tolerance_may_change() -> None:
     tolerant, plain = graph(Tolerate(rows="1 per hour")), graph()
     assert all(stage.tolerance is None for stage in plain.stages.values())
     assert tolerant.fingerprint() == plain.fingerprint()
@@ -46,15 +46,15 @@ def test_nothing_is_tolerated_unless_somebody_says_so_and_a_later_start_may_say_
         (Tolerate(rows="10 per hour", after=0), "tolerate after=0 is not a whole number above 0"),
     ],
 )
-def test_what_is_no_tolerance_is_refused(tolerate: Any, problem: str) -> None:
+def test_an_invalid_tolerance_is_refused(tolerate: Any, problem: str) -> None:
     with pytest.raises(InvalidPipelineError, match=problem):
         graph(tolerate)
 
 
-def test_a_result_that_is_wrong_for_ever_after_is_not_tolerated() -> None:
+def test_a_tolerance_is_refused_for_a_complete_result() -> None:
     with pytest.raises(InvalidPipelineError, match='sink with mode="complete"'):
         graph(Tolerate(rows="1 per hour"), mode="complete")
 
 
-def test_a_stage_that_reads_a_source_itself_tolerates_something_too() -> None:
+def test_a_stage_that_reads_a_source_may_have_a_tolerance_too() -> None:
     assert graph(Tolerate(rows="1 per hour"), reads="events").stages[StageName("scored")].tolerance is not None

@@ -40,7 +40,7 @@ def report() -> Report:
     return Report(about({"spark.master": "local[2]"}, quick=True, loads=[0.5, 3.25]), FIGURES)
 
 
-def test_what_was_measured_is_kept_with_where(tmp_path: Path, report: Report) -> None:
+def test_a_stored_report_has_the_figures_and_the_environment(tmp_path: Path, report: Report) -> None:
     report.write(tmp_path / "results" / "run.json")
     kept = Report.read(tmp_path / "results" / "run.json")
     assert kept == report
@@ -57,7 +57,7 @@ def test_what_was_measured_is_kept_with_where(tmp_path: Path, report: Report) ->
         ([7.0], "7.00"),
     ],
 )
-def test_the_tables_show_the_median_and_how_far_the_turns_lie_apart(values: list[float], shown: str) -> None:
+def test_the_tables_show_the_median_and_the_range_of_the_turns(values: list[float], shown: str) -> None:
     assert spread(values) == shown
 
 
@@ -84,7 +84,7 @@ def test_the_terminal_shows_all_figures(report: Report) -> None:
     assert "rows a second, more is better" in shown.get()
 
 
-def test_one_report_gives_one_drawing(tmp_path: Path, report: Report) -> None:
+def test_the_same_report_always_gives_the_same_drawing(tmp_path: Path, report: Report) -> None:
     report.write(tmp_path / "run.json")
     for name in ("a.svg", "b.svg"):
         draw(report, tmp_path / "run.json", tmp_path / name)
@@ -102,7 +102,7 @@ def test_a_drawing_shows_every_figure_however_many_kinds_there_are(tmp_path: Pat
     assert all(figure.name in drawing and figure.kind.name in drawing for figure in MANY)
 
 
-def test_rendering_keeps_the_numbers_beside_the_plot(tmp_path: Path, report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rendering_stores_the_numbers_with_the_plot(tmp_path: Path, report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
     kept, plot, page = tmp_path / "docs/run.json", tmp_path / "docs/ratios.svg", tmp_path / "page.md"
     for name, path in {"KEPT": kept, "PLOT": plot, "PAGE": page}.items():
         monkeypatch.setattr(bench, name, path)
@@ -114,7 +114,7 @@ def test_rendering_keeps_the_numbers_beside_the_plot(tmp_path: Path, report: Rep
     assert plot.exists()
 
 
-def test_a_newer_run_of_one_part_takes_the_place_of_that_part_and_says_where_it_was_measured(
+def test_a_newer_run_of_one_part_replaces_that_part_and_says_where_it_was_measured(
     tmp_path: Path, report: Report, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept, plot, page = tmp_path / "docs/run.json", tmp_path / "docs/ratios.svg", tmp_path / "page.md"
@@ -132,19 +132,19 @@ def test_a_newer_run_of_one_part_takes_the_place_of_that_part_and_says_where_it_
     assert (text.count("Whole runs: on "), text.count("load 9.0 to 9.0"), text.count("load 0.5 to 3.2")) == (1, 1, 1)
 
 
-def test_the_tables_of_the_page_are_those_of_the_run_that_is_kept() -> None:
+def test_the_tables_of_the_page_show_the_run_in_the_repository() -> None:
     assert bench.PAGE.read_text() == Report.read(bench.KEPT).markdown(bench.PAGE.read_text())
 
 
-def test_the_plot_of_the_page_is_that_of_the_run_that_is_kept() -> None:
+def test_the_plot_of_the_page_shows_the_run_in_the_repository() -> None:
     assert fingerprint(bench.KEPT) in bench.PLOT.read_text()
 
 
-def test_the_run_that_is_kept_is_a_full_one() -> None:
+def test_the_run_in_the_repository_is_a_full_one() -> None:
     assert Report.read(bench.KEPT).about["quick"] is False
 
 
-def test_a_newer_run_takes_the_place_of_the_kinds_that_it_has(report: Report) -> None:
+def test_a_newer_run_replaces_only_the_kinds_of_figures_that_it_has(report: Report) -> None:
     def run(day: str, *kinds: Kind) -> Report:
         return Report(dict(report.about) | {"measured_at": day}, [Figure(kind, day, ours=[1.0], plain=[1.0]) for kind in kinds])
 

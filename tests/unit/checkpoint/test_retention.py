@@ -58,37 +58,37 @@ def going(
     return [int(checkpoint) for checkpoint in found]
 
 
-class TestWhatStays:
+class TestRetentionKeeps:
     """Checkpoints that are kept because a restore or a publication may need them."""
 
     @pytest.mark.parametrize(("retained", "gone"), [(1, [1, 2, 3]), (2, [1, 2, 3]), (3, [1, 2]), (9, [])])
-    def test_the_newest_ones_and_the_parent_of_the_head(self, retained: int, gone: list[int]) -> None:
+    def test_the_newest_checkpoints_and_the_parent_of_the_head(self, retained: int, gone: list[int]) -> None:
         assert going([periodic(k) for k in range(1, 6)], retained=retained) == gone
 
-    def test_the_head_alone_may_be_all(self) -> None:
+    def test_the_head_if_it_is_the_only_checkpoint(self) -> None:
         assert going([periodic(1)]) == []
         assert going([]) == []
 
     @pytest.mark.parametrize("retained", [0, -1])
-    def test_less_than_one_is_refused(self, retained: int) -> None:
+    def test_at_least_one_checkpoint_and_refuses_a_lower_number(self, retained: int) -> None:
         with pytest.raises(InvalidParameterError):
             going([periodic(1)], retained=retained)
 
     @pytest.mark.parametrize("kind", list(CheckpointKind))
-    def test_nothing_because_of_what_it_was_taken_for(self, kind: CheckpointKind) -> None:
+    def test_no_checkpoint_because_of_its_kind(self, kind: CheckpointKind) -> None:
         manifests = [periodic(k, checkpoint_kind=kind if k == 2 else CheckpointKind.PERIODIC) for k in range(1, 6)]
         assert going(manifests) == [1, 2, 3]
 
     @pytest.mark.parametrize(("published", "gone"), [(0, []), (1, [1]), (2, [1, 2]), (5, [1, 2, 3])])
-    def test_what_a_sink_has_not_published(self, published: int, gone: list[int]) -> None:
+    def test_checkpoints_that_a_sink_has_not_published(self, published: int, gone: list[int]) -> None:
         assert going([with_sink(k) for k in range(1, 6)], published=published) == gone
 
-    def test_of_an_unfinished_round_what_the_head_carries_is_not_kept(self) -> None:
+    def test_no_checkpoint_of_an_unfinished_round_whose_rows_the_head_carries(self) -> None:
         manifests = [with_sink(k, "some.parquet", publish="final") for k in range(1, 6)]
         assert going(manifests, published=0, remembered=0) == [1, 2, 3]
 
     @pytest.mark.parametrize("publish", ["final", "external"])
-    def test_the_last_one_of_a_round_that_is_not_public_although_the_head_carries_it(self, publish: str) -> None:
+    def test_the_last_checkpoint_of_an_unpublished_round_although_the_head_carries_its_rows(self, publish: str) -> None:
         """The caller of the round waits for this checkpoint: a table has refused it, or an external publisher publishes it."""
         ending = {2: CheckpointKind.FINAL}
         kinds = [ending.get(k, CheckpointKind.PERIODIC) for k in range(1, 6)]
@@ -101,7 +101,7 @@ class TestWhatStays:
         assert 2 in going(manifests, published=2, remembered=100)
 
     @pytest.mark.parametrize("carries", [False, True])
-    def test_what_was_public_when_the_head_was_made_the_head_does_not_carry(self, carries: bool) -> None:
+    def test_checkpoints_whose_files_the_head_does_not_carry_because_they_were_public(self, carries: bool) -> None:
         """The final checkpoint of an earlier round names its files itself, or names those of the checkpoints before it."""
         manifests = [with_sink(k, *([] if carries else ["some.parquet"]), publish="final") for k in range(1, 6)]
         cut = manifests[1].sinks[SINK]
@@ -115,13 +115,13 @@ class TestWhatStays:
         assert 2 not in going(manifests, published=2, remembered=batch)
         assert 2 in going(manifests, published=2, remembered=batch + 1)
 
-    def test_what_a_sink_has_not_published_of_several(self) -> None:
+    def test_checkpoints_that_one_of_several_sinks_has_not_published(self) -> None:
         manifests = [with_sink(k) for k in range(1, 6)]
         other = {SinkName("other"): manifests[0].sinks[SINK]}
         both = [each.model_copy(update={"sinks": each.sinks | other}) for each in manifests]
         assert kept(both, retained=1, published={SINK: CheckpointId(5)}) == both
 
-    def test_not_what_is_public_in_one_sink_and_carried_for_the_other(self) -> None:
+    def test_no_checkpoint_that_is_public_in_one_sink_and_carried_for_the_other(self) -> None:
         early, late = SinkName("early"), SinkName("late")
         manifests = []
         for k in range(1, 6):
@@ -139,23 +139,23 @@ class TestWhatStays:
         ("publish", "published", "gone"),
         [("every_checkpoint", 0, []), ("every_checkpoint", 2, [1, 2]), ("external", 0, []), ("final", 0, [1, 2, 3])],
     )
-    def test_what_a_savepoint_has_brought_until_a_later_one_is_public(
+    def test_the_checkpoint_of_a_savepoint_until_a_later_one_is_public(
         self, publish: str, published: int, gone: list[int]
     ) -> None:
         """It names no rows of the sink, but the chain of the first publication ends there. A head that carries all rows needs no chain."""
         manifests = [periodic(1), *(with_sink(k, publish=publish) for k in range(2, 6))]
         assert going(manifests, published=published) == gone
 
-    def test_what_a_request_names(self) -> None:
+    def test_a_checkpoint_that_a_request_names(self) -> None:
         assert going([periodic(k) for k in range(1, 6)], needed={CheckpointId(2)}) == [1, 3]
 
     @pytest.mark.parametrize(
         ("remembered", "gone"), [(0, []), (10, []), (11, [1]), (21, [1, 2]), (31, [1, 2, 3]), (60, [1, 2, 3])]
     )
-    def test_what_names_files_of_batches_that_a_log_remembers(self, remembered: int, gone: list[int]) -> None:
+    def test_checkpoints_that_name_files_of_batches_that_a_log_remembers(self, remembered: int, gone: list[int]) -> None:
         assert going([with_sink(k, "some.parquet") for k in range(1, 6)], remembered=remembered) == gone
 
-    def test_not_what_names_files_of_batches_that_a_log_remembers_if_the_newest_one_names_them_too(self) -> None:
+    def test_no_checkpoint_for_remembered_batches_whose_files_the_newest_one_names_too(self) -> None:
         manifests = [with_sink(k, "some.parquet") for k in range(1, 6)]
         newest = manifests[-1].sinks[SINK]
         one = CarriedActions(
@@ -165,7 +165,7 @@ class TestWhatStays:
         manifests[-1] = manifests[-1].model_copy(update={"sinks": {SINK: tells}})
         assert going(manifests, remembered=0) == [1, 2]
 
-    def test_what_names_no_files_is_not_kept_for_them(self) -> None:
+    def test_no_checkpoint_for_remembered_batches_without_files(self) -> None:
         assert going([with_sink(k) for k in range(1, 6)], remembered=0) == [1, 2, 3]
 
     def test_an_abandoned_incarnation_until_it_is_closed(self) -> None:
@@ -230,7 +230,7 @@ OLD, SHARED, NEW = "state/hourly/1-1-1/old", "state/hourly/1-1-1/state/0/shared"
 class TestDiscarding:
     """Only files that no manifest names are deleted."""
 
-    def test_a_file_goes_with_the_last_manifest_that_names_it(self, home: Home) -> None:
+    def test_a_file_is_deleted_with_the_last_manifest_that_names_it(self, home: Home) -> None:
         home.complete(1, OLD, SHARED)
         home.complete(2, SHARED, NEW)
         assert home.discard(1) == [OLD]
@@ -238,7 +238,7 @@ class TestDiscarding:
         assert home.store.taken() == [2]
         assert [name.split(".")[0] for name in home.files.names("checkpoints")] == ["2"]
 
-    def test_files_that_a_failed_try_has_written_go_once_its_number_is_settled(self, home: Home) -> None:
+    def test_files_that_a_failed_try_has_written_are_deleted_once_its_number_is_settled(self, home: Home) -> None:
         home.complete(1, OLD)
         for number in (1, 2, 3):
             home.store.write_actions(CheckpointId(number), SINK, [])
@@ -254,7 +254,7 @@ class TestDiscarding:
         left = [name.partition(".")[0] + name[-8:] for name in home.files.names("checkpoints")]
         assert left == ["1.channel", "2.actions", "3.channel"], "what a corrupt manifest may name stays"
 
-    def test_a_directory_of_which_nothing_is_named_goes_at_once(self, home: Home) -> None:
+    def test_a_directory_without_a_named_file_is_deleted_at_once(self, home: Home) -> None:
         home.complete(1, OLD, SHARED)
         home.complete(2, NEW)
         assert home.discard(1) == ["state/hourly/1-1-1"]
@@ -273,14 +273,14 @@ class TestDiscarding:
         home.discard(2)
         assert [name.split(".")[0] for name in home.files.names("checkpoints")] == ["3"]
 
-    def test_it_may_be_repeated(self, home: Home) -> None:
+    def test_a_discard_may_be_repeated(self, home: Home) -> None:
         home.complete(1, OLD)
         home.complete(2, NEW)
         home.discard(1)
         assert home.discard(1) == home.discard() == []
         assert home.state() == [NEW]
 
-    def test_what_a_failed_try_has_kept_stays_until_its_number_is_held(self, home: Home) -> None:
+    def test_files_that_a_failed_try_has_kept_stay_until_its_number_is_taken(self, home: Home) -> None:
         failed = "state/hourly/2-1-1/failed"
         home.complete(1, OLD)
         home.keep(failed)
@@ -290,7 +290,7 @@ class TestDiscarding:
         assert home.discard() == ["state/hourly/2-1-1"]
         assert home.state() == [OLD, "state/hourly/2-2-1/new"]
 
-    def test_what_a_corrupt_checkpoint_has_kept_stays(self, home: Home) -> None:
+    def test_files_that_a_corrupt_checkpoint_has_kept_stay(self, home: Home) -> None:
         home.complete(1, OLD)
         home.complete(2, NEW)
         home.files.contents["manifests/2.json"] = b"{"
@@ -298,7 +298,7 @@ class TestDiscarding:
         assert home.discard() == []
         assert home.state() == [OLD, NEW]
 
-    def test_where_a_newer_version_has_written_a_manifest_nothing_is_deleted(self, home: Home) -> None:
+    def test_nothing_is_deleted_if_a_newer_version_has_written_a_manifest(self, home: Home) -> None:
         class Newer(Manifest):
             """A manifest of a later release."""
 
@@ -311,14 +311,14 @@ class TestDiscarding:
             home.discard()
         assert home.state() == [OLD, NEW]
 
-    def test_what_is_not_a_directory_of_a_try_is_left_alone(self, home: Home) -> None:
+    def test_other_directories_than_those_of_tries_stay(self, home: Home) -> None:
         home.complete(2, NEW)
         home.keep("state/hourly/notes", "state/hourly/1-x-1/file")
         assert home.discard() == []
 
     @pytest.mark.parametrize("marker", ["pipeline.json", "savepoint.json", "exporting.json", "_delta_log/0.json"])
     @pytest.mark.parametrize("named", [True, False])
-    def test_where_another_thing_is_everything_stays(self, home: Home, marker: str, named: bool) -> None:
+    def test_a_directory_with_another_home_savepoint_or_table_inside_stays(self, home: Home, marker: str, named: bool) -> None:
         theirs = [f"state/hourly/1-1-1/{place}{file}" for place in ("", "deep/") for file in (marker, "state/hourly/1-1-1/file")]
         home.complete(1, OLD, SHARED)
         home.complete(2, *([SHARED] if named else []), NEW)
@@ -329,7 +329,7 @@ class TestDiscarding:
             home.files.delete(path)
         assert home.discard() == ([OLD] if named else ["state/hourly/1-1-1"])
 
-    def test_what_is_not_a_file_of_a_checkpoint_is_left_alone(self, home: Home) -> None:
+    def test_other_files_than_those_of_checkpoints_stay(self, home: Home) -> None:
         home.complete(2, NEW)
         theirs = ["checkpoints/1/savepoint.json", "checkpoints/1/state/hourly/1-1-1/file", "checkpoints/1.old/notes"]
         home.keep(*theirs)
@@ -341,7 +341,7 @@ class TestDiscarding:
         assert home.discard() == []
         assert home.state() == [NEW]
 
-    def test_a_crash_leaves_no_manifest_that_names_what_is_gone(self, home: Home) -> None:
+    def test_a_crash_leaves_no_manifest_that_names_a_deleted_file(self, home: Home) -> None:
         class Crash(Exception):
             pass
 
@@ -373,7 +373,7 @@ class TestDiscarding:
 
 @given(data=st.data())
 @settings(max_examples=60)
-def test_after_any_history_exactly_what_is_named_or_may_yet_be_is_there(data: st.DataObject) -> None:
+def test_exactly_the_files_that_are_or_may_become_named_stay_after_any_history(data: st.DataObject) -> None:
     """Random histories: checkpoints that take over some files of their parent, tries that fail, and checkpoints that are discarded."""
     home, held, number = Home(), list[str](), 0
     for tries in range(data.draw(st.integers(1, 12))):
@@ -410,17 +410,17 @@ def test_the_batches_that_a_remaining_channel_names_are_in_flight() -> None:
 
 
 @pytest.mark.parametrize(("published", "first"), [(0, 0), (1, 11), (2, 21), (3, None)])
-def test_the_batches_that_not_every_sink_has_begin_after_the_newest_public_cut(published: int, first: int | None) -> None:
+def test_the_unpublished_batches_begin_after_the_newest_public_cut(published: int, first: int | None) -> None:
     manifests = [with_sink(k).model_copy(update={"parent": CheckpointId(k - 1) if k > 1 else None}) for k in (1, 2, 3)]
     assert unpublished_from(manifests, {SINK: CheckpointId(published)}, HOURLY) == first
 
 
-def test_without_the_parent_of_unpublished_rows_their_first_batch_is_unknown() -> None:
+def test_the_first_batch_of_unpublished_rows_is_unknown_without_the_parent_checkpoint() -> None:
     manifests = [with_sink(k).model_copy(update={"parent": CheckpointId(k - 1)}) for k in (2, 3)]
     assert unpublished_from(manifests, {SINK: CheckpointId(1)}, HOURLY) == 0
 
 
-def test_rows_that_a_savepoint_has_brought_are_of_batches_before_its_cut() -> None:
+def test_rows_that_a_savepoint_has_brought_belong_to_batches_before_its_cut() -> None:
     origin = periodic(1)
     first = with_sink(2, publish="final").model_copy(update={"parent": origin.checkpoint})
     brought = CarriedActions(

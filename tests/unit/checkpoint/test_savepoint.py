@@ -44,10 +44,10 @@ def parquet(savepoint: Savepoint) -> int:
 damages = pytest.mark.parametrize("damage", [Path.unlink, cut_off, alter], ids=["missing", "torn", "altered"])
 
 
-class TestWhatIsInIt:
+class TestASavepoint:
     """A savepoint contains every file of its checkpoint, and depends on no file that others may delete."""
 
-    def test_it_names_each_of_its_files_with_size_and_hash(self, site: SavepointSite) -> None:
+    def test_names_each_of_its_files_with_size_and_hash(self, site: SavepointSite) -> None:
         manifest = site.complete([(1, "a b")], in_flight=["x.parquet"])
         savepoint = taken(site, manifest)
         there = contents(site.root / "savepoint")
@@ -58,7 +58,7 @@ class TestWhatIsInIt:
         assert savepoint.size_bytes == sum(file.size_bytes for file in savepoint.files)
         assert verify(target_of(site)) == savepoint
 
-    def test_it_says_whose_it_is(self, site: SavepointSite) -> None:
+    def test_names_its_pipeline_incarnation_and_checkpoint(self, site: SavepointSite) -> None:
         manifest = site.complete(drained=True)
         taken(site, manifest)
         savepoint, held = read_savepoint(target_of(site))
@@ -68,7 +68,7 @@ class TestWhatIsInIt:
         )  # fmt: skip
         assert (savepoint.request, savepoint.taken_at) == (REQUEST, manifest.completed_at)
 
-    def test_it_has_the_state_and_the_channels_as_the_home_has_them(self, site: SavepointSite) -> None:
+    def test_has_the_state_and_the_channels_of_the_home(self, site: SavepointSite) -> None:
         manifest = site.complete()
         expected = {file.stored: site.home.read(file.stored) for file in manifest.stages[STAGE].files}
         channels = [cut.channel for cut in manifest.stages.values()]
@@ -77,7 +77,7 @@ class TestWhatIsInIt:
         assert expected.items() <= contents(site.root / "savepoint").items()
         assert len(channels) == 2
 
-    def test_state_that_an_earlier_checkpoint_has_kept_is_in_it(self, site: SavepointSite) -> None:
+    def test_has_state_that_an_earlier_checkpoint_has_kept(self, site: SavepointSite) -> None:
         site.complete()
         manifest = site.complete()
         assert any("/1-1-1/" in file.stored for file in manifest.stages[STAGE].files)
@@ -86,17 +86,17 @@ class TestWhatIsInIt:
         for file in manifest.stages[STAGE].files:
             assert target_of(site).digest(file.stored) == (file.size_bytes, file.sha256)
 
-    def test_rows_in_flight_are_in_it_and_those_that_were_consumed_are_not(self, site: SavepointSite) -> None:
+    def test_has_rows_in_flight_but_no_consumed_rows(self, site: SavepointSite) -> None:
         manifest = site.complete(in_flight=["x.parquet", "y.parquet"])
         taken(site, manifest)
         assert target_of(site).names("staged/copied") == ["_delta_log", "x.parquet", "y.parquet"]
 
-    def test_what_the_columns_of_a_channel_are_called_is_in_it(self, site: SavepointSite) -> None:
+    def test_has_the_column_names_of_a_channel(self, site: SavepointSite) -> None:
         taken(site, site.complete())
         assert contents(site.root / "savepoint/staged/copied") == contents(site.channel)
         assert not (site.root / "savepoint/staged/hourly").exists()
 
-    def test_staged_rows_are_in_it_under_the_names_that_their_actions_have(self, site: SavepointSite) -> None:
+    def test_has_staged_rows_under_the_names_that_their_actions_have(self, site: SavepointSite) -> None:
         manifest = site.complete([(1, "a b"), (2, None)])
         taken(site, manifest)
         lines = CheckpointStore(target_of(site)).read_actions(manifest.sinks[HOURLY])
@@ -106,7 +106,7 @@ class TestWhatIsInIt:
         assert any(path.startswith("day=a b/") for path in contents(site.root / "savepoint/staged/hourly"))
 
     @pytest.mark.parametrize(("known", "manifests", "files"), [(None, 3, 3), (1, 2, 2), (2, 1, 1)])
-    def test_earlier_checkpoints_are_in_it_that_were_not_known_to_be_public(
+    def test_has_earlier_checkpoints_that_were_not_known_to_be_public(
         self, site: SavepointSite, known: int | None, manifests: int, files: int
     ) -> None:
         site.complete([(1, "a")])
@@ -120,19 +120,19 @@ class TestWhatIsInIt:
             found = CheckpointStore(target_of(site)).manifest(number)
             assert CheckpointStore(target_of(site)).read_actions(found.sinks[HOURLY])
 
-    def test_what_became_public_meanwhile_changes_nothing(self, site: SavepointSite) -> None:
+    def test_does_not_change_if_rows_become_public_meanwhile(self, site: SavepointSite) -> None:
         site.complete([(1, "a")])
         manifest = site.complete([(2, "a")])
         publish(site.home)
         assert parquet(taken(site, manifest)) == 2
 
-    def test_a_checkpoint_before_it_that_is_gone_was_public(self, site: SavepointSite) -> None:
+    def test_counts_a_missing_earlier_checkpoint_as_public(self, site: SavepointSite) -> None:
         site.complete([(1, "a")])
         manifest = site.complete([(2, "a")])
         site.home.delete("manifests/1.json")
         assert parquet(taken(site, manifest)) == 1
 
-    def test_the_deleted_keys_of_an_upsert_sink_are_in_it(self, site: SavepointSite) -> None:
+    def test_has_the_deleted_keys_of_an_upsert_sink(self, site: SavepointSite) -> None:
         keys = site.root / "home/tombstones/first/hourly"
         for path in ("_delta_log/00000000000000000000.json", "part-1.parquet"):
             (keys / path).parent.mkdir(parents=True, exist_ok=True)
@@ -145,7 +145,7 @@ class TestWhatIsInIt:
         }  # fmt: skip
 
     @pytest.mark.slow
-    def test_deleted_keys_that_are_folded_while_they_are_copied_are_in_it_whole(self, site: SavepointSite) -> None:
+    def test_has_all_deleted_keys_although_they_are_folded_during_the_copy(self, site: SavepointSite) -> None:
         """A publication in another process folds the deleted keys twice. The second fold deletes the files that the first one replaced."""
         graves = Graves.made(site.root / "home/tombstones/first/hourly")
         for _ in graves.rounds(4 * FOLD_VERSIONS):
@@ -165,7 +165,7 @@ class TestWhatIsInIt:
         verify(target_of(site))
         graves.assert_right(site.root / "savepoint/tombstones/hourly")
 
-    def test_what_no_document_has_a_hash_of_comes_with_its_checksum_and_is_compared_with_it(self, site: SavepointSite) -> None:
+    def test_compares_files_without_a_documented_hash_with_their_checksum_files(self, site: SavepointSite) -> None:
         keys = site.root / "home/tombstones/first/hourly"
         log = keys / "_delta_log/00000000000000000000.json"
         log.parent.mkdir(parents=True)
@@ -180,7 +180,7 @@ class TestWhatIsInIt:
         taken(site, manifest)
         assert contents(site.root / "savepoint/tombstones") == contents(site.root / "home/tombstones/first")
 
-    def test_it_survives_the_home_and_its_tables(self, site: SavepointSite) -> None:
+    def test_survives_the_home_and_its_tables(self, site: SavepointSite) -> None:
         savepoint = taken(site, site.complete([(1, "a")], in_flight=["x.parquet"]))
         for path in (*(site.root / "home").rglob("*"), *(site.root / "tables").rglob("*")):
             if path.is_file():
@@ -189,7 +189,7 @@ class TestWhatIsInIt:
         (site.root / "savepoint").rename(site.root / "moved")
         assert verify(quick(site.root / "moved")) == savepoint
 
-    def test_it_is_made_on_another_file_system_and_moved_to_a_third_place(self, site: SavepointSite, elsewhere: Path) -> None:
+    def test_can_be_made_on_another_file_system_and_moved_to_a_third_place(self, site: SavepointSite, elsewhere: Path) -> None:
         manifest = site.complete([(1, "a")], in_flight=["x.parquet"])
         savepoint = export(site.home, manifest.checkpoint, quick(elsewhere / "savepoint"), request=REQUEST)
         assert verify(quick(elsewhere / "savepoint")) == savepoint == taken(site, manifest)
@@ -201,7 +201,7 @@ def an_upsert(site: SavepointSite, **fields: Any) -> MergeCut:
     return MergeCut(staged_in=site.table, **fields)
 
 
-class TestRefused:
+class TestAnExportIsRefusedFor:
     """An export is refused before it writes anything."""
 
     def refused(self, site: SavepointSite, target: LocalFiles, match: str, checkpoint: int = 1) -> None:
@@ -210,11 +210,11 @@ class TestRefused:
             export(site.home, CheckpointId(checkpoint), target, request=REQUEST)
         assert contents(site.root) == before
 
-    def test_a_checkpoint_that_is_not_there(self, site: SavepointSite) -> None:
+    def test_a_missing_checkpoint(self, site: SavepointSite) -> None:
         site.complete()
         self.refused(site, target_of(site), "no complete checkpoint 7", 7)
 
-    def test_a_directory_with_something_else(self, site: SavepointSite) -> None:
+    def test_a_directory_with_other_files(self, site: SavepointSite) -> None:
         site.complete()
         target_of(site).create("notes.txt", b"mine")
         self.refused(site, target_of(site), r"not empty: it has notes\.txt")
@@ -228,13 +228,13 @@ class TestRefused:
         export(site.home, site.complete().checkpoint, target_of(site), request=RequestId("savepoint-b"))
         self.refused(site, target_of(site), "for savepoint-b")
 
-    def test_a_directory_where_another_one_was_begun(self, site: SavepointSite) -> None:
+    def test_a_directory_in_which_another_savepoint_was_begun(self, site: SavepointSite) -> None:
         site.complete()
         target_of(site).create("exporting.json", b"of another one")
         self.refused(site, target_of(site), "another savepoint was begun")
 
     @pytest.mark.parametrize("place", ["checkpoints/9", "state/x", "savepoints"])
-    def test_a_directory_of_the_home_s_own(self, site: SavepointSite, place: str) -> None:
+    def test_a_directory_of_the_home(self, site: SavepointSite, place: str) -> None:
         site.complete()
         self.refused(site, quick(site.root / "home" / place), "inside the home")
 
@@ -249,7 +249,7 @@ class TestRefused:
         self.refused(site, place, rf"The savepoint \S+ is {how} the source 'rows', \S+/{re.escape(read)}\.")
 
     @pytest.mark.parametrize(("inside", "match"), [("home", "inside the home"), ("tables/hourly", "inside the table")])
-    def test_a_symbolic_link_leads_no_target_into_them(self, site: SavepointSite, inside: str, match: str) -> None:
+    def test_a_symbolic_link_into_the_home_or_a_table(self, site: SavepointSite, inside: str, match: str) -> None:
         site.complete()
         (site.root / "link").symlink_to(site.root / inside)
         target = quick(site.root / "link/savepoint")
@@ -258,7 +258,7 @@ class TestRefused:
             check_target(site.home, target, places_of([site.table], {}), REQUEST)
         assert refused.value.safe == "Nothing was written."
 
-    def test_nor_does_one_lead_the_home_or_the_table_away_from_it(self, site: SavepointSite) -> None:
+    def test_a_directory_in_a_home_or_table_that_a_symbolic_link_names(self, site: SavepointSite) -> None:
         (site.root / "link").symlink_to(site.root)
         for inside, match in {"home": "inside the home", "tables/hourly": "inside the table"}.items():
             with pytest.raises(RejectedError, match=match):
@@ -270,24 +270,24 @@ class TestRefused:
                 )
 
     @pytest.mark.parametrize("place", ["", "checkpoints/9", "savepoints/a"])
-    def test_another_home(self, site: SavepointSite, place: str) -> None:
+    def test_a_directory_of_another_home(self, site: SavepointSite, place: str) -> None:
         site.complete()
         Channel(quick(site.root / "other")).claim(PipelineName("other"))
         self.refused(site, quick(site.root / "other" / place), r"The savepoint \S+ is (also|inside) the home \S+/other\.")
 
-    def test_another_savepoint(self, site: SavepointSite) -> None:
+    def test_a_directory_inside_another_savepoint(self, site: SavepointSite) -> None:
         site.complete()
         place = savepoint_path(REQUEST)
         export(site.home, CheckpointId(1), site.home.below(place), request=REQUEST)
         inside = quick(site.root / "home" / place / "staged/mine")
         self.refused(site, inside, r"The savepoint \S+/staged/mine is inside the savepoint \S+/savepoints/savepoint-a\.")
 
-    def test_a_table_of_somebody_else(self, site: SavepointSite) -> None:
+    def test_a_directory_inside_a_foreign_table(self, site: SavepointSite) -> None:
         site.complete()
         (site.root / "theirs/_delta_log").mkdir(parents=True)
         self.refused(site, quick(site.root / "theirs/day=1"), r"is inside the table \S+/theirs\.")
 
-    def test_the_home_itself(self, site: SavepointSite) -> None:
+    def test_the_directory_of_the_home(self, site: SavepointSite) -> None:
         site.complete()
         self.refused(site, quick(site.root / "home"), "is also the home")
 
@@ -305,7 +305,7 @@ def source_files(site: SavepointSite, manifest: Manifest) -> dict[str, Path]:
 
 @damages
 @pytest.mark.parametrize("kind", ["a state file", "a channel", "actions"])
-def test_a_wrong_file_in_the_home_is_corrupt_by_path_and_there_is_no_savepoint(
+def test_a_damaged_file_in_the_home_is_named_by_its_path_and_no_savepoint_is_made(
     site: SavepointSite, kind: str, damage: Damage
 ) -> None:
     site.complete([(1, "a")])
@@ -319,7 +319,7 @@ def test_a_wrong_file_in_the_home_is_corrupt_by_path_and_there_is_no_savepoint(
 
 
 @pytest.mark.parametrize("damage", [Path.unlink, cut_off], ids=["missing", "torn"])
-def test_a_staged_file_that_is_gone_or_torn_is_corrupt_by_path(site: SavepointSite, damage: Damage) -> None:
+def test_a_missing_or_torn_staged_file_is_named_by_its_path(site: SavepointSite, damage: Damage) -> None:
     manifest = site.complete([(1, "a")])
     (path,) = path_of(site.table).rglob("*.parquet")
     damage(path)
@@ -327,14 +327,14 @@ def test_a_staged_file_that_is_gone_or_torn_is_corrupt_by_path(site: SavepointSi
         taken(site, manifest)
 
 
-def test_a_table_of_the_runtime_whose_log_is_gone_is_corrupt_by_path_and_not_taken_for_an_empty_one(site: SavepointSite) -> None:
+def test_a_table_of_the_runtime_without_a_log_is_named_as_corrupt_and_not_taken_for_empty(site: SavepointSite) -> None:
     manifest = site.complete([(1, "a")])
     shutil.rmtree(site.channel / "_delta_log")
     with pytest.raises(CorruptDocumentError, match="channels/first/copied/_delta_log is missing"):
         taken(site, manifest)
 
 
-def test_deleted_keys_whose_table_is_gone_are_corrupt_by_path(site: SavepointSite) -> None:
+def test_a_missing_table_of_deleted_keys_is_named_by_its_path(site: SavepointSite) -> None:
     keys = (site.root / "home/tombstones/first/hourly").as_uri()
     upsert = an_upsert(site, keys=("id",), sequence_by="id", apply_as_deletes="x", tombstones=keys)
     with pytest.raises(CorruptDocumentError, match="tombstones/first/hourly/_delta_log is missing"):
@@ -342,7 +342,7 @@ def test_deleted_keys_whose_table_is_gone_are_corrupt_by_path(site: SavepointSit
 
 
 @pytest.mark.parametrize("damage", [cut_off, alter], ids=["torn", "altered"])
-def test_an_earlier_manifest_that_is_wrong_is_corrupt_by_path(site: SavepointSite, damage: Damage) -> None:
+def test_a_damaged_earlier_manifest_is_named_by_its_path(site: SavepointSite, damage: Damage) -> None:
     site.complete([(1, "a")])
     manifest = site.complete([(2, "a")])
     damage(site.root / "home/manifests/1.json")
@@ -350,7 +350,7 @@ def test_an_earlier_manifest_that_is_wrong_is_corrupt_by_path(site: SavepointSit
         taken(site, manifest)
 
 
-def test_an_export_that_has_failed_succeeds_once_the_file_is_back(site: SavepointSite) -> None:
+def test_a_failed_export_succeeds_once_the_missing_file_is_back(site: SavepointSite) -> None:
     manifest = site.complete([(1, "a")])
     (path,) = path_of(site.table).rglob("*.parquet")
     data = path.read_bytes()
@@ -362,7 +362,7 @@ def test_an_export_that_has_failed_succeeds_once_the_file_is_back(site: Savepoin
     verify(target_of(site))
 
 
-def test_the_same_export_again_changes_nothing(site: SavepointSite) -> None:
+def test_a_repeated_export_changes_nothing(site: SavepointSite) -> None:
     manifest = site.complete([(1, "a")])
     first = taken(site, manifest)
     before = contents(site.root / "savepoint")
@@ -372,7 +372,7 @@ def test_the_same_export_again_changes_nothing(site: SavepointSite) -> None:
     assert contents(site.root / "savepoint") == before
 
 
-def test_by_default_it_is_below_the_home(site: SavepointSite) -> None:
+def test_a_savepoint_is_below_the_home_by_default(site: SavepointSite) -> None:
     manifest = site.complete()
     target = site.home.below(savepoint_path(REQUEST))
     export(site.home, manifest.checkpoint, target, request=REQUEST)
@@ -383,7 +383,7 @@ class TestVerify:
     """Every file of a savepoint is verified."""
 
     @damages
-    def test_each_file_that_is_wrong_is_corrupt_by_path(self, site: SavepointSite, damage: Damage) -> None:
+    def test_each_damaged_file_is_named_by_its_path(self, site: SavepointSite, damage: Damage) -> None:
         savepoint = taken(site, site.complete([(1, "a")], in_flight=["x.parquet"]))
         shutil.copytree(site.root / "savepoint", site.root / "whole")
         for file in savepoint.files:
@@ -395,7 +395,7 @@ class TestVerify:
             assert corrupt.value.evidence["path"] == f"{target_of(site).url}/{file.path}"
 
     @pytest.mark.parametrize("damage", [cut_off, alter], ids=["torn", "altered"])
-    def test_its_own_document_that_is_wrong_is_corrupt_by_path(self, site: SavepointSite, damage: Damage) -> None:
+    def test_the_damaged_document_of_the_savepoint_is_named_by_its_path(self, site: SavepointSite, damage: Damage) -> None:
         taken(site, site.complete())
         damage(site.root / "savepoint/savepoint.json")
         with pytest.raises(CorruptDocumentError, match=r"savepoint\.json"):
@@ -408,7 +408,7 @@ class TestVerify:
         with pytest.raises(RejectedError, match="is not finished"):
             verify(target_of(site))
 
-    def test_it_tells_how_far_it_is(self, site: SavepointSite) -> None:
+    def test_verify_reports_its_progress(self, site: SavepointSite) -> None:
         savepoint = taken(site, site.complete([(1, "a")]))
         told: list[int] = []
         verify(target_of(site), told.append)
@@ -418,25 +418,25 @@ class TestVerify:
 class TestDispose:
     """A savepoint is deleted only on request."""
 
-    def test_nothing_of_it_is_left_and_the_home_is_as_it_was(self, site: SavepointSite) -> None:
+    def test_no_file_of_the_savepoint_is_left_and_the_home_is_as_it_was(self, site: SavepointSite) -> None:
         taken(site, site.complete([(1, "a")]))
         before = contents(site.root / "home")
         dispose(target_of(site))
         assert not (site.root / "savepoint").exists()
         assert contents(site.root / "home") == before
 
-    def test_it_may_be_repeated(self, site: SavepointSite) -> None:
+    def test_dispose_may_be_repeated(self, site: SavepointSite) -> None:
         taken(site, site.complete())
         dispose(target_of(site))
         dispose(target_of(site))
 
-    def test_one_that_is_not_whole_goes_too(self, site: SavepointSite) -> None:
+    def test_an_unfinished_savepoint_is_deleted_too(self, site: SavepointSite) -> None:
         target_of(site).create("exporting.json", b"")
         target_of(site).create("state/x/1", b"")
         dispose(target_of(site))
         assert not (site.root / "savepoint").exists()
 
-    def test_what_somebody_else_has_put_there_stays(self, site: SavepointSite) -> None:
+    def test_files_that_others_have_put_into_the_directory_stay(self, site: SavepointSite) -> None:
         taken(site, site.complete())
         target_of(site).create("notes.txt", b"mine")
         dispose(target_of(site))
@@ -448,7 +448,7 @@ class TestDispose:
             dispose(target_of(site))
         assert contents(site.root / "savepoint") == {"state/x": b"mine"}
 
-    def test_one_that_somebody_needs_is_refused(self, site: SavepointSite) -> None:
+    def test_a_savepoint_that_is_still_needed_is_refused(self, site: SavepointSite) -> None:
         taken(site, site.complete())
         before = contents(site.root / "savepoint")
         with pytest.raises(RejectedError, match="needed by start-3"):
@@ -468,7 +468,9 @@ class TestDispose:
 
     @pytest.mark.parametrize("place", ["state/hourly/theirs", "checkpoints/9", "staged/hourly/deep", "tombstones/a/b/c"])
     @pytest.mark.parametrize("marker", ["pipeline.json", "_delta_log/0.json"])
-    def test_one_with_another_thing_inside_is_refused_whole(self, site: SavepointSite, place: str, marker: str) -> None:
+    def test_a_savepoint_with_a_home_or_table_inside_is_refused_and_stays_complete(
+        self, site: SavepointSite, place: str, marker: str
+    ) -> None:
         taken(site, site.complete())
         target_of(site).create(f"{place}/{marker}", b"")
         before = contents(site.root / "savepoint")
@@ -476,7 +478,7 @@ class TestDispose:
             dispose(target_of(site))
         assert contents(site.root / "savepoint") == before
 
-    def test_a_home_that_begins_while_another_one_deletes_it_keeps_its_files(self, site: SavepointSite) -> None:
+    def test_a_home_that_begins_while_a_savepoint_at_its_place_is_deleted_keeps_its_files(self, site: SavepointSite) -> None:
         taken(site, site.complete())
 
         class Slow(LocalFiles):
@@ -493,7 +495,7 @@ class TestDispose:
             dispose(Slow(site.root / "savepoint"))
         assert set(contents(site.root / "savepoint")) == {"pipeline.json", "checkpoints/1.hourly.actions"}
 
-    def test_a_torn_document_is_corrupt_and_nothing_goes(self, site: SavepointSite) -> None:
+    def test_a_torn_document_is_corrupt_and_nothing_is_deleted(self, site: SavepointSite) -> None:
         taken(site, site.complete())
         cut_off(site.root / "savepoint/savepoint.json")
         before = contents(site.root / "savepoint")

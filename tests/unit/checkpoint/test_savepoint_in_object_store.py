@@ -42,7 +42,9 @@ def manifest(site: SavepointSite) -> Manifest:
     return site.complete([(1, "a b")], in_flight=["x.parquet"])
 
 
-def test_it_survives_the_home_and_its_tables_and_goes_whole(site: SavepointSite, manifest: Manifest, target: Files) -> None:
+def test_a_savepoint_survives_the_home_and_its_tables_and_is_disposed_of_completely(
+    site: SavepointSite, manifest: Manifest, target: Files
+) -> None:
     savepoint = export(site.home, manifest.checkpoint, target, request=REQUEST)
     shutil.rmtree(site.root / "home")
     shutil.rmtree(site.root / "tables")
@@ -54,7 +56,7 @@ def test_it_survives_the_home_and_its_tables_and_goes_whole(site: SavepointSite,
         assert target.names("") == []
 
 
-def test_the_same_export_again_comes_to_the_same_and_another_is_refused(
+def test_a_repeated_export_gives_the_same_savepoint_and_another_is_refused(
     site: SavepointSite, manifest: Manifest, target: Files
 ) -> None:
     made = export(site.home, manifest.checkpoint, target, request=REQUEST)
@@ -74,7 +76,7 @@ def test_a_prefix_with_something_else_is_refused(site: SavepointSite, manifest: 
 
 
 @pytest.mark.slow
-def test_many_tries_at_once_come_to_one_savepoint(site: SavepointSite, manifest: Manifest, target: Files) -> None:
+def test_simultaneous_tries_make_one_savepoint(site: SavepointSite, manifest: Manifest, target: Files) -> None:
     with ThreadPoolExecutor(4) as pool:
         tries = [pool.submit(export, site.home, manifest.checkpoint, open_place(target.url), request=REQUEST) for _ in range(4)]
         made = {each.result().model_dump_json() for each in tries}
@@ -82,7 +84,7 @@ def test_many_tries_at_once_come_to_one_savepoint(site: SavepointSite, manifest:
     assert verify(target).model_dump_json() in made
 
 
-def test_a_file_that_is_gone_or_altered_is_corrupt_by_path(site: SavepointSite, manifest: Manifest, target: Files) -> None:
+def test_a_missing_or_altered_file_is_named_by_its_path(site: SavepointSite, manifest: Manifest, target: Files) -> None:
     path = export(site.home, manifest.checkpoint, target, request=REQUEST).files[0].path
     target.replace(path, b"altered")
     with pytest.raises(CorruptDocumentError, match=f"{target.url}/{path} was altered"):
@@ -92,7 +94,9 @@ def test_a_file_that_is_gone_or_altered_is_corrupt_by_path(site: SavepointSite, 
         verify(target)
 
 
-def test_a_folder_that_a_console_has_made_is_empty(site: SavepointSite, manifest: Manifest, store: str, target: Files) -> None:
+def test_a_folder_object_of_a_web_console_counts_as_an_empty_directory(
+    site: SavepointSite, manifest: Manifest, store: str, target: Files
+) -> None:
     place = f"{target.url.removeprefix('s3:/')}/"
     urlopen(Request(f"{os.environ['AWS_ENDPOINT_URL']}{place}", data=b"", method="PUT"), timeout=30).close()
     assert target.names("") == []

@@ -37,7 +37,7 @@ class Away(LocalFiles):
         raise StorageError("The disk is away.")
 
 
-def test_another_try_that_begins_and_dies_meanwhile_takes_nothing_away(site: SavepointSite) -> None:
+def test_another_try_that_begins_and_dies_meanwhile_deletes_nothing(site: SavepointSite) -> None:
     manifest = site.complete([(1, "a")], in_flight=["x.parquet"])
 
     def begin_and_die() -> None:
@@ -61,7 +61,7 @@ class EndsMeanwhile(LocalFiles):
         return super().read(path, max_bytes)
 
 
-def test_another_try_that_comes_to_its_end_meanwhile_has_made_it(site: SavepointSite) -> None:
+def test_a_savepoint_that_another_try_completes_meanwhile_is_the_result(site: SavepointSite) -> None:
     manifest = site.complete([(1, "a")])
     target_of(site).create("exporting.json", _identity(manifest, REQUEST))
     found = taken(site, manifest, EndsMeanwhile(site.root / "savepoint", lambda: taken(site, manifest)))
@@ -77,14 +77,14 @@ class RobbedOfUnfinished(RealSystem):
         super().link(source, target)
 
 
-def test_a_try_whose_files_are_taken_for_leftovers_goes_on_with_those_of_the_other(site: SavepointSite) -> None:
+def test_a_try_whose_files_another_try_deletes_as_leftovers_uses_the_files_of_the_other(site: SavepointSite) -> None:
     manifest = site.complete([(1, "a")], in_flight=["x.parquet"])
     found = taken(site, manifest, LocalFiles(site.root / "savepoint", RobbedOfUnfinished()))
     assert verify(target_of(site)) == found
 
 
 @pytest.mark.parametrize("damage", [cut_off, alter], ids=["torn", "altered"])
-def test_what_an_earlier_try_has_left_torn_is_copied_again(site: SavepointSite, damage: Damage) -> None:
+def test_files_that_an_earlier_try_has_left_torn_are_copied_again(site: SavepointSite, damage: Damage) -> None:
     manifest = site.complete([(1, "a")], in_flight=["x.parquet"])
 
     def die() -> None:
@@ -99,7 +99,7 @@ def test_what_an_earlier_try_has_left_torn_is_copied_again(site: SavepointSite, 
     assert verify(target_of(site)) == again
 
 
-def test_what_is_whole_is_not_abandoned_though_its_try_has_not_come_to_its_end(site: SavepointSite) -> None:
+def test_a_complete_savepoint_is_not_abandoned_although_its_try_has_not_ended(site: SavepointSite) -> None:
     manifest = site.complete([(1, "a")])
     found = taken(site, manifest)
     target_of(site).create("exporting.json", _identity(manifest, REQUEST))
@@ -107,7 +107,7 @@ def test_what_is_whole_is_not_abandoned_though_its_try_has_not_come_to_its_end(s
     assert verify(target_of(site)) == found
 
 
-def test_what_has_another_thing_in_it_is_not_abandoned(site: SavepointSite) -> None:
+def test_an_unfinished_savepoint_with_a_home_inside_is_not_abandoned(site: SavepointSite) -> None:
     manifest = site.complete([(1, "a")])
     target_of(site).create("exporting.json", _identity(manifest, REQUEST))
     target_of(site).create("state/hourly/theirs/pipeline.json", b"")

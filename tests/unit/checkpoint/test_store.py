@@ -65,7 +65,7 @@ def test_a_home_without_checkpoints_has_no_head(store: CheckpointStore) -> None:
     assert (store.head(), store.taken(), store.ids(), store.first_id(IncarnationId("new"))) == (None, [], [], 1)
 
 
-def test_the_head_is_the_highest_number_not_the_last_name(store: CheckpointStore) -> None:
+def test_the_head_is_the_highest_number_and_not_the_last_name(store: CheckpointStore) -> None:
     complete(store, *range(1, 12))
     assert store.taken() == list(range(1, 12))
     head = store.head()
@@ -79,7 +79,7 @@ def test_a_manifest_is_read_back_as_it_was_written(store: CheckpointStore) -> No
     assert store.manifest(CheckpointId(1)) == manifest
 
 
-def test_completing_twice_with_the_same_manifest_is_one_checkpoint(store: CheckpointStore) -> None:
+def test_completing_twice_with_the_same_manifest_makes_one_checkpoint(store: CheckpointStore) -> None:
     manifest = a_manifest()
     store.complete(manifest)
     store.complete(manifest)
@@ -112,7 +112,7 @@ def test_a_manifest_copied_under_another_number_is_corrupt(store: CheckpointStor
         store.manifest(CheckpointId(2))
 
 
-def test_a_manifest_that_is_its_own_ancestor_is_corrupt_and_walks_no_circle(store: CheckpointStore) -> None:
+def test_a_manifest_that_is_its_own_ancestor_is_corrupt_and_causes_no_endless_loop(store: CheckpointStore) -> None:
     complete(store, 1, parent=CheckpointId(2))
     with pytest.raises(CorruptDocumentError, match="parent 2"):
         store.chain(CheckpointId(1))
@@ -134,12 +134,12 @@ def test_a_failed_try_takes_no_number(store: CheckpointStore) -> None:
     assert (store.taken(), store.next_id(CheckpointId(1))) == ([1], 2)
 
 
-def test_what_is_no_number_is_not_a_checkpoint(store: CheckpointStore, files: MemoryFiles) -> None:
+def test_a_file_whose_name_is_not_a_number_is_not_a_checkpoint(store: CheckpointStore, files: MemoryFiles) -> None:
     files.contents |= {f"manifests/{name}.json": b"" for name in ("01", "x", "-1", "²")}
     assert store.taken() == []
 
 
-def test_the_child_skips_corrupt_numbers_but_meets_a_valid_one(store: CheckpointStore, files: MemoryFiles) -> None:
+def test_the_next_number_skips_corrupt_manifests_but_not_a_valid_one(store: CheckpointStore, files: MemoryFiles) -> None:
     complete(store, 1, 2, 3, 4)
     damage(files, 2)
     damage(files, 3)
@@ -154,7 +154,7 @@ def test_a_new_incarnation_begins_after_the_highest_number_also_a_corrupt_one(st
     assert store.first_id(IncarnationId("new")) == 8
 
 
-def test_an_incarnation_that_somebody_else_has_begun_has_no_second_first_checkpoint(store: CheckpointStore) -> None:
+def test_an_incarnation_that_another_attempt_has_begun_gets_no_second_first_checkpoint(store: CheckpointStore) -> None:
     complete(store, 1, 2)
     begun = a_manifest(1).incarnation
     number = store.first_id(begun)
@@ -162,7 +162,7 @@ def test_an_incarnation_that_somebody_else_has_begun_has_no_second_first_checkpo
         store.complete(a_manifest(number, incarnation=begun))
 
 
-def test_a_first_checkpoint_that_somebody_else_completes_meanwhile_is_met() -> None:
+def test_a_first_checkpoint_that_another_attempt_completes_meanwhile_is_noticed() -> None:
     class Racing(MemoryFiles):
         """Files in which another attempt completes checkpoint 1 after the checkpoints were listed."""
 
@@ -235,9 +235,7 @@ def test_altered_actions_are_not_used(store: CheckpointStore, files: MemoryFiles
 
 
 @pytest.mark.parametrize("data", [b"1\n", b"[" * 100_000, b'{"a":\n', b"\xff\n", b"\n"])
-def test_actions_that_their_manifest_names_and_that_are_no_lines_are_not_used(
-    store: CheckpointStore, files: MemoryFiles, data: bytes
-) -> None:
+def test_named_actions_that_are_not_lines_of_json_are_not_used(store: CheckpointStore, files: MemoryFiles, data: bytes) -> None:
     cut = a_cut(store, [])
     files.contents[cut.actions.path] = data
     named = cut.actions.model_copy(update={"sha256": sha256(data)})
@@ -245,7 +243,7 @@ def test_actions_that_their_manifest_names_and_that_are_no_lines_are_not_used(
         store.read_actions(cut.model_copy(update={"actions": named}))
 
 
-def test_a_line_that_is_longer_than_any_is_not_collected(store: CheckpointStore, files: MemoryFiles) -> None:
+def test_a_line_that_exceeds_the_limit_is_not_read_into_memory(store: CheckpointStore, files: MemoryFiles) -> None:
     cut = a_cut(store, [a_line("a" * 1_000)])
     with pytest.raises(CorruptDocumentError, match="is larger than .* bytes, the limit for its kind"):
         CheckpointStore(files, line_max_bytes=1_000).read_actions(cut)
@@ -259,7 +257,7 @@ def test_a_line_that_is_longer_than_any_is_not_collected(store: CheckpointStore,
         {"add": {"path": "a", "size": 1, "stats": "{}"}, "batch": 0},
     ],
 )
-def test_what_cannot_be_published_or_counted_is_refused_before_it_is_written(
+def test_actions_that_cannot_be_published_or_counted_are_refused_before_they_are_written(
     store: CheckpointStore, files: MemoryFiles, line: dict[str, Any]
 ) -> None:
     with pytest.raises(RejectedError, match="row count"):
@@ -325,14 +323,14 @@ def test_the_history_is_bounded_and_the_newest_tries_stay(store: CheckpointStore
     assert (remembered[0], remembered[-2:]) == (5, [HISTORY_KEPT + 3] * 2)
 
 
-def test_tries_after_a_checkpoint_are_counted_whatever_attempt_has_made_them(store: CheckpointStore) -> None:
+def test_failed_tries_of_all_attempts_after_a_checkpoint_are_counted(store: CheckpointStore) -> None:
     for k in (1, 2, 2, 2):
         store.record(a_history(k))
     counts = [store.failures_since(checkpoint)[0] for checkpoint in (CheckpointId(1), CheckpointId(2), None)]
     assert counts == [3, 0, 4]
 
 
-def test_the_reason_of_the_newest_failed_try_is_told_unless_its_entry_cannot_be_read(
+def test_the_reason_of_the_newest_failed_try_is_known_unless_its_entry_is_unreadable(
     store: CheckpointStore, files: MemoryFiles
 ) -> None:
     for why in ("The disk is full.", "Checkpoint expired before completing."):
@@ -345,7 +343,7 @@ def test_the_reason_of_the_newest_failed_try_is_told_unless_its_entry_cannot_be_
     assert store.failures_since(None) == (2, None)
 
 
-def test_an_unreadable_entry_of_the_history_stops_nothing(store: CheckpointStore, files: MemoryFiles) -> None:
+def test_an_unreadable_entry_of_the_history_is_skipped(store: CheckpointStore, files: MemoryFiles) -> None:
     store.record(a_history(1))
     store.record(a_history(2))
     files.contents["history/1-1.json"] = b""
@@ -353,7 +351,7 @@ def test_an_unreadable_entry_of_the_history_stops_nothing(store: CheckpointStore
 
 
 @given(st.lists(st.sampled_from(["child", "fresh start", "corrupt", "failed try"]), max_size=12))
-def test_numbers_are_never_reused_and_chains_are_what_was_built(events: list[str]) -> None:
+def test_numbers_are_never_reused_and_chains_stay_as_they_were_built(events: list[str]) -> None:
     files = MemoryFiles()
     store = CheckpointStore(files)
     lines: dict[CheckpointId, list[CheckpointId]] = {}  # the expected chain of each valid checkpoint

@@ -81,7 +81,7 @@ def test_the_command_waits_for_the_end_of_the_driver_and_shows_the_newest_checkp
     assert error_of(home).failed == "It was cancelled: the cluster is needed."
 
 
-def test_a_driver_that_ends_without_an_answer_is_answered_for(home: UsedHome) -> None:
+def test_the_command_answers_for_a_driver_that_ends_without_an_answer(home: UsedHome) -> None:
     with driver(home, first(home), answers=False):
         told = document(spark_jobs("cancel", "--home", home.url, "--output", "json"))
     assert told == {
@@ -96,7 +96,7 @@ def test_a_driver_that_ends_without_an_answer_is_answered_for(home: UsedHome) ->
     assert error_of(home).error == "RunCancelledError"
 
 
-def test_a_restart_that_is_due_later_is_prevented_and_then_there_is_nothing_to_cancel(home: UsedHome) -> None:
+def test_a_cancel_prevents_a_restart_that_is_due_later_and_a_second_cancel_is_refused(home: UsedHome) -> None:
     Channel(home.files).respond_failure(first(home), InterruptedRunError("A stage failed."))
     assert goes_on(home.files)
     assert document(spark_jobs("cancel", "--home", home.url, "--output", "json"))["cancelled"]

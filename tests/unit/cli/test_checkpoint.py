@@ -47,7 +47,7 @@ def test_the_command_waits_for_the_checkpoint_and_shows_its_rows(running: UsedHo
     assert "checkpoint of flights" in shown.stderr
 
 
-def test_the_same_id_gets_the_same_answer_also_once_the_driver_has_ended(running: UsedHome, tmp_path: Path) -> None:
+def test_the_same_request_id_gets_the_same_answer_also_after_the_driver_has_ended(running: UsedHome, tmp_path: Path) -> None:
     with Driver(running):
         first = document(ask(running, "--request", "nightly", "--output", "json"))
         other = document(ask(running, "--output", "json"))
@@ -67,7 +67,7 @@ def test_a_failed_try_fails_the_command_with_its_error(running: UsedHome) -> Non
     assert (error["error"], error["evidence"]) == ("DeadlineExceededError", {"stage": "hourly"})
 
 
-def test_without_an_answer_in_time_the_request_stays_and_is_named(running: UsedHome) -> None:
+def test_a_request_without_an_answer_in_time_stays_and_is_named(running: UsedHome) -> None:
     shown = ask(running, "--request", "nightly", "--timeout", 0)
     assert shown.exit_code == 3
     assert "--request checkpoint-nightly" in shown.stderr
@@ -111,7 +111,7 @@ def test_a_request_is_refused_while_no_driver_is_at_work(at_rest: UsedHome) -> N
     assert (shown.exit_code, "No attempt is running" in shown.stderr) == (2, True)
 
 
-def test_an_answer_says_which_publication_is_blocked_and_which_tables_show_less(running: UsedHome) -> None:
+def test_an_answer_names_the_blocked_publication_and_the_tables_that_are_behind(running: UsedHome) -> None:
     requests, name = CheckpointRequests(running.files), RequestId("checkpoint-mine")
     requests.ask(name)
     answer = CheckpointResponse(

@@ -36,7 +36,7 @@ def test_a_narrow_terminal_shows_fewer_columns_and_folds_none(drained: UsedHome,
     assert (f"Not shown because the terminal is too narrow: {left_out}" in " ".join(shown.split())) is bool(left_out)
 
 
-def test_without_a_history_the_manifest_says_how_long_it_took(drained: UsedHome) -> None:
+def test_the_manifest_gives_the_duration_if_there_is_no_history(drained: UsedHome) -> None:
     drained.files.delete("history")
     (entry,) = document(spark_jobs("checkpoints", "--home", drained.url, "--output", "json"))["checkpoints"]
     assert (entry["steps_s"], entry["duration_s"]) == ({}, 2.0)
@@ -49,7 +49,7 @@ def test_public_rows_are_shown_by_sink(drained: UsedHome) -> None:
     assert "1 of 2 sinks" in spark_jobs("checkpoints", "--home", drained.url).stdout
 
 
-def test_of_a_closed_incarnation_what_was_published_before_is_public_and_the_rest_is_not(drained: UsedHome) -> None:
+def test_only_checkpoints_that_a_closed_incarnation_had_published_are_public(drained: UsedHome) -> None:
     publish(drained.files)
     drained.begin(2, run="tuesday")
     second = drained.complete(run="tuesday")
@@ -77,7 +77,7 @@ def test_the_public_and_the_abandoned_sinks_of_a_closed_incarnation_are_shown(dr
     assert ("version 1" in shown, "abandoned" in shown, "staged" in shown) == (True, True, False)
 
 
-def test_a_table_that_is_gone_is_named_and_hides_nothing_else(drained: UsedHome) -> None:
+def test_a_missing_table_is_named_and_hides_nothing_else(drained: UsedHome) -> None:
     shutil.rmtree(path_of(drained.staged.tables[HOURLY]))
     result = spark_jobs("checkpoints", "--home", drained.url, "--output", "json")
     assert document(result)["checkpoints"][0]["published"] == {"hourly": None, "daily": False}
@@ -101,7 +101,7 @@ def test_a_corrupt_manifest_is_listed_as_corrupt(drained: UsedHome) -> None:
     assert "manifests/2.json" in shown.stdout
 
 
-def test_a_try_tells_of_its_alignment_of_what_was_in_flight_and_of_what_had_ended(drained: UsedHome) -> None:
+def test_a_try_shows_its_alignment_the_rows_in_flight_and_the_ended_inputs(drained: UsedHome) -> None:
     state = {"new_state_files": 2, "new_state_bytes": 1_500, "reused_state_files": 7, "reused_state_bytes": 2_000_000}
     held = {"alignment_s": 2.5, "finished": (DAILY,), "ended_inputs": {HOURLY: ("events",)}}
     drained.staged.store.record(a_try(2, aligned=True, **held))
@@ -126,7 +126,7 @@ def test_a_checkpoint_whose_manifest_is_gone_is_subsumed(drained: UsedHome) -> N
     assert "subsumed" in spark_jobs("checkpoints", "--home", drained.url).stdout
 
 
-def test_of_many_checkpoints_people_are_shown_the_newest(drained: UsedHome) -> None:
+def test_only_the_newest_of_many_checkpoints_are_shown_to_people(drained: UsedHome) -> None:
     for k in range(2, 130):
         drained.staged.store.record(a_try(k))
     shown = spark_jobs("checkpoints", "--home", drained.url).stdout

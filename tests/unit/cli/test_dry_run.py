@@ -33,13 +33,13 @@ def told(**stage: Any) -> str:
         ({"sources": ("events",), "stages": ("orders",)}, "at the beginning of events and with what orders will stage"),
     ],
 )
-def test_a_new_stage_tells_where_it_begins_in_what_it_reads(reads: dict[str, Any], says: str) -> None:
+def test_a_new_stage_shows_where_it_begins_in_its_inputs(reads: dict[str, Any], says: str) -> None:
     assert says in told(fate="starts empty", begin="earliest", **reads)
 
 
-def test_a_stage_of_a_first_run_begins_with_nothing_left_out() -> None:
+def test_a_stage_of_a_first_run_shows_no_starting_point() -> None:
     assert "starts empty This" in told(fate="starts empty")
 
 
-def test_a_stage_that_goes_on_tells_the_size_of_its_state() -> None:
+def test_a_stage_that_continues_shows_the_size_of_its_state() -> None:
     assert "continues with 12.3 kB of state" in told(fate="continues", state_bytes=12_300)

@@ -75,12 +75,12 @@ def test_a_corrupt_checkpoint_is_never_half_shown(drained: UsedHome) -> None:
     assert document(refused)["error"]["error"] == "CorruptDocumentError"
 
 
-def test_a_table_that_is_gone_is_named(drained: UsedHome) -> None:
+def test_a_missing_table_is_named(drained: UsedHome) -> None:
     shutil.rmtree(path_of(drained.staged.tables[HOURLY]))
     assert "the table is gone" in spark_jobs("inspect", "--home", drained.url).stdout
 
 
-def test_what_was_lost_and_what_was_taken_away_is_shown(interrupted: UsedHome) -> None:
+def test_lost_and_archived_files_are_shown(interrupted: UsedHome) -> None:
     gone = LostFile(path="file:/in/4.json", size_bytes=20)
     lost = LostFiles(id=LossId("1-2"), input=InputName("events"), stage=StageName("hourly"), files=(gone,))
     manifest = interrupted.complete(losses=(lost,))

@@ -21,7 +21,7 @@ def test_a_pipeline_that_has_lost_nothing_says_so(drained: UsedHome) -> None:
     assert "left out no rows" in spark_jobs("losses", "--home", drained.url).stdout
 
 
-def test_losses_are_listed_with_what_is_known_of_them(interrupted: UsedHome) -> None:
+def test_losses_are_listed_with_all_known_facts(interrupted: UsedHome) -> None:
     lose(interrupted, 10)
     shown = spark_jobs("losses", "--home", interrupted.url)
     assert shown.exit_code == 0
@@ -49,14 +49,14 @@ def test_an_unknown_loss_is_refused(interrupted: UsedHome) -> None:
     assert "has no loss 1-1" in refused.stderr
 
 
-def test_a_home_without_rows_that_were_passed_over_has_nothing_to_backfill(interrupted: UsedHome) -> None:
+def test_a_backfill_is_refused_if_no_loss_can_be_backfilled(interrupted: UsedHome) -> None:
     lose(interrupted, 10)
     refused = spark_jobs("backfill", "flights.py", "--home", interrupted.url)
     assert refused.exit_code == 2
     assert "has no loss that can be backfilled" in refused.stderr
 
 
-def test_a_backfill_opens_the_home_with_the_work_root(interrupted: UsedHome) -> None:
+def test_a_backfill_opens_the_home_with_its_work_root(interrupted: UsedHome) -> None:
     refused = spark_jobs("backfill", "flights.py", "--home", interrupted.url, "--work-root", "/mnt/work")
     assert refused.exit_code == 2
     assert "It cannot have the work root /mnt/work" in refused.stderr.replace("\n", " ")

@@ -13,12 +13,12 @@ names = st.text(st.characters(exclude_characters="=", exclude_categories=["Z", "
 
 
 @given(st.dictionaries(names, st.text()))
-def test_a_value_may_hold_anything_also_an_equals_sign(values: dict[str, str]) -> None:
+def test_a_value_may_have_any_characters_also_an_equals_sign(values: dict[str, str]) -> None:
     assert pairs("--param", [f"{name}={value}" for name, value in values.items()]) == values
 
 
 @pytest.mark.parametrize("text", ["", "days", "=3", " =3"])
-def test_what_is_no_pair_is_refused(text: str) -> None:
+def test_a_text_that_is_not_a_pair_is_refused(text: str) -> None:
     with pytest.raises(InvalidParameterError, match="NAME=VALUE"):
         pairs("--param", [text])
 
@@ -34,7 +34,7 @@ def test_a_name_that_is_given_twice_is_refused() -> None:
         pairs("--conf", ["a=1", "a=2"])
 
 
-def test_a_command_line_that_says_nothing_about_checkpoints_overrides_nothing() -> None:
+def test_a_command_line_without_checkpoint_options_overrides_nothing() -> None:
     assert checkpoint_overrides(dict.fromkeys(CHECKPOINT_OPTIONS)) is None
 
 
@@ -64,13 +64,13 @@ def test_every_checkpoint_setting_has_an_option() -> None:
     )
 
 
-def test_lists_are_written_as_for_spark_or_repeated() -> None:
+def test_a_list_option_takes_commas_and_may_be_repeated() -> None:
     assert words(["a:b:1, c:d:2", "e:f:3"]) == ["a:b:1", "c:d:2", "e:f:3"]
     assert words(None) == []
 
 
 @pytest.mark.parametrize(("name", "text"), [("p.json", '{"days": 3, "w": "x"}'), ("p.toml", 'days = 3\nw = "x"\n')])
-def test_a_file_gives_parameters_and_the_command_line_goes_before_it(tmp_path: Path, name: str, text: str) -> None:
+def test_the_command_line_overrides_parameters_from_a_file(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)
     assert parameters(["w=y"], tmp_path / name) == {"days": 3, "w": "y"}
 
@@ -85,6 +85,6 @@ def test_a_file_that_holds_no_parameters_is_refused(tmp_path: Path, name: str, t
         parameters(None, tmp_path / name)
 
 
-def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidParameterError, match="cannot be read"):
         parameters(None, tmp_path / "p.json")

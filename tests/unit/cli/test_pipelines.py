@@ -46,7 +46,7 @@ def test_every_pipeline_below_the_roots_is_listed_with_its_state_and_newest_chec
     assert "was lost" in second["reasons"][0]
 
 
-def test_a_home_that_cannot_be_read_hides_no_other_one(tmp_path: Path) -> None:
+def test_an_unreadable_home_hides_no_other_home(tmp_path: Path) -> None:
     broken, sound = used_home(tmp_path / "a"), used_home(tmp_path / "b")
     Path(broken.directory / "home/pipeline.json").write_text("{")
     first, second = listed(tmp_path)
@@ -74,7 +74,7 @@ def test_savepoints_are_listed_the_newest_first_also_those_in_homes(tmp_path: Pa
     assert "incomplete" in shown
 
 
-def test_a_terminal_shows_how_many_pipelines_were_looked_at(tmp_path: Path) -> None:
+def test_a_terminal_shows_the_number_of_pipelines_that_were_read(tmp_path: Path) -> None:
     homes = [used_home(tmp_path / name).files for name in ("a", "b", "c")]
     for is_terminal in (True, False):
         screen = StringIO()
@@ -112,7 +112,7 @@ def test_many_pipelines_in_a_store_are_listed_with_hostile_names_and_errors_as_t
 
 
 @pytest.mark.parametrize("command", ["pipelines", "savepoints"])
-def test_a_root_with_nothing_below_it_is_no_error(tmp_path: Path, command: str) -> None:
+def test_a_root_without_pipelines_is_not_an_error(tmp_path: Path, command: str) -> None:
     shown = spark_jobs(command, "--root", tmp_path)
     assert shown.exit_code == 0
     assert f"There is no {command.removesuffix('s')} below {tmp_path}" in shown.stdout.replace("\n", "")

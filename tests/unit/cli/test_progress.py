@@ -30,7 +30,7 @@ def test_a_change_of_a_stage_is_shown_at_once() -> None:
     assert both == ["stage hourly: ended", "stage daily: running"]
 
 
-def test_between_two_changes_there_is_a_line_now_and_then() -> None:
+def test_lines_between_two_changes_come_at_an_interval() -> None:
     lines = ProgressLines()
     printed = []
     for tenth in range(200):
@@ -40,20 +40,20 @@ def test_between_two_changes_there_is_a_line_now_and_then() -> None:
     assert printed.count(True) == 20 / LINE_INTERVAL_S
 
 
-def test_what_says_the_same_again_comes_ever_later_up_to_a_minute() -> None:
+def test_an_unchanged_line_is_repeated_less_and_less_often_up_to_once_a_minute() -> None:
     lines, status = ProgressLines(), a_status(hourly=StageState.RUNNING)
     printed = [second for second in range(300) if lines.tick(float(second), "running", status)]
     assert printed == [0, 5, 15, 35, 75, 135, 195, 255]
     assert lines.tick(300.0, "running", a_status(hourly=StageState.ENDED)) == ["stage hourly: ended"]
 
 
-def test_where_no_stage_is_running_it_tells_what_is_going_on() -> None:
+def test_a_line_names_the_current_activity_if_no_stage_is_running() -> None:
     lines = ProgressLines()
     lines.tick(0.0, "starting Spark", None)
     assert lines.tick(LINE_INTERVAL_S, "starting Spark", None) == ["starting Spark"]
 
 
-def test_a_stage_in_one_line() -> None:
+def test_one_line_shows_all_facts_of_a_stage() -> None:
     stage = a_stage(batch=BatchId(3), rows_in=12_345, rows_per_s=99.6, watermark_ms=86_400_000, late_rows=2, progress=0.25)
     stage = stage.model_copy(update={"violations": {"positive": 1_500}})
     assert stage_line("hourly", stage) == (
@@ -76,7 +76,7 @@ def test_a_terminal_shows_a_moving_bar_per_stage() -> None:
     assert "━" in shown
 
 
-def test_who_waits_for_a_stop_sees_how_far_it_is_as_long_as_it_goes_on() -> None:
+def test_the_progress_of_a_stop_is_shown_until_it_has_ended() -> None:
     stop = StopStatus(request=RequestId("stop-nightly"), state=StopState.QUIESCED, drain=False)
     stopping = a_status(hourly=StageState.QUIESCED).model_copy(update={"state": RunState.STOPPING, "stop": stop})
     for status, headline in (
@@ -91,7 +91,7 @@ def test_who_waits_for_a_stop_sees_how_far_it_is_as_long_as_it_goes_on() -> None
         assert re.search(rf"stop of flights, attempt 3: {re.escape(headline)} \(\d+ s\)\n", text.getvalue())
 
 
-def test_what_is_no_terminal_gets_lines_and_no_control_characters() -> None:
+def test_a_stream_that_is_not_a_terminal_gets_lines_without_control_characters() -> None:
     text = StringIO()
     with Progress(Console(file=text, width=150), "starting Spark").shown():
         pass
@@ -112,7 +112,7 @@ def test_a_watched_driver_is_followed_to_its_end() -> None:
     assert "stage hourly: draining" in text.getvalue()
 
 
-def test_a_table_without_bars_tells_how_far_a_stage_is_if_that_is_known() -> None:
+def test_a_table_without_bars_shows_the_progress_of_a_stage_if_it_is_known() -> None:
     text = StringIO()
     status = a_status(hourly=StageState.RUNNING)
     known = {StageName("hourly"): a_stage(progress=0.5, late_rows=3), StageName("daily"): a_stage()}

@@ -15,7 +15,7 @@ from tests.support.command_line import UsedHome, document, spark_jobs
 from tests.support.staged_pipeline import DAILY, HOURLY, path_of
 
 
-def test_what_is_staged_becomes_public(drained: UsedHome) -> None:
+def test_staged_rows_become_public(drained: UsedHome) -> None:
     shown = spark_jobs("publish", "--home", drained.url)
     assert shown.exit_code == 0
     assert "published into 2 of 2 sinks" in shown.stdout
@@ -23,7 +23,7 @@ def test_what_is_staged_becomes_public(drained: UsedHome) -> None:
     assert len(drained.staged.rows(HOURLY)) == len(drained.staged.rows(DAILY)) == 3
 
 
-def test_publishing_again_changes_nothing_and_says_so(drained: UsedHome) -> None:
+def test_a_repeated_publication_changes_nothing_and_says_so(drained: UsedHome) -> None:
     first = document(spark_jobs("publish", "--home", drained.url, "--output", "json"))
     again = document(spark_jobs("publish", "--home", drained.url, "--output", "json"))
     assert first["newly_published"] == ["hourly", "daily"]
@@ -39,7 +39,7 @@ def test_one_sink_can_be_published_alone(drained: UsedHome) -> None:
     assert (drained.staged.rows(HOURLY), len(drained.staged.rows(DAILY))) == ([], 3)
 
 
-def test_an_older_checkpoint_can_be_published_before_the_newest(drained: UsedHome) -> None:
+def test_an_older_checkpoint_can_be_published_before_the_newest_one(drained: UsedHome) -> None:
     drained.begin(2, run="tuesday")
     drained.complete(run="tuesday")
     assert spark_jobs("publish", "--home", drained.url, "--checkpoint", 1).exit_code == 0
@@ -62,7 +62,7 @@ def test_a_home_without_a_checkpoint_has_nothing_to_publish(interrupted: UsedHom
     assert "Run the pipeline to its end first" in refused.stderr
 
 
-def test_a_staged_file_that_is_gone_is_an_error_that_a_repetition_does_not_mend(drained: UsedHome) -> None:
+def test_a_missing_staged_file_is_an_error_without_a_retry(drained: UsedHome) -> None:
     for staged in path_of(drained.staged.tables[DAILY]).glob("*.parquet"):
         Path(staged).unlink()
     failed = spark_jobs("publish", "--home", drained.url, "--output", "json")

@@ -102,7 +102,7 @@ def fails(monkeypatch: pytest.MonkeyPatch, error: BaseException, function: str =
     monkeypatch.setattr(f"spark_jobs.runtime.launch.{function}", launched)
 
 
-def test_a_drained_pipeline_has_nothing_left_to_do_and_shows_the_evidence(drained: UsedHome) -> None:
+def test_a_run_of_a_drained_pipeline_does_nothing_and_shows_the_checkpoint(drained: UsedHome) -> None:
     publish(drained.files)
     again = run(drained, *drained.params)
     assert again.exit_code == 0
@@ -113,7 +113,7 @@ def test_a_drained_pipeline_has_nothing_left_to_do_and_shows_the_evidence(draine
     assert drained.staged.commits(next(iter(drained.staged.tables))) == [1]
 
 
-def test_a_drained_pipeline_whose_code_has_another_table_is_refused_with_what_differs(drained: UsedHome) -> None:
+def test_the_refusal_of_a_drained_pipeline_with_another_table_names_the_difference(drained: UsedHome) -> None:
     entry = Path(drained.entry)
     entry.write_text(entry.read_text().replace("{warehouse}/daily", "{warehouse}/days"))
     refused = run(drained, *drained.params)
@@ -121,13 +121,13 @@ def test_a_drained_pipeline_whose_code_has_another_table_is_refused_with_what_di
     assert "stage daily has path '{warehouse}/days' (before '{warehouse}/daily')" in refused.stderr
 
 
-def test_a_program_reads_that_nothing_ran(drained: UsedHome) -> None:
+def test_the_json_answer_says_that_nothing_ran(drained: UsedHome) -> None:
     answer = document(run(drained, *drained.params, "--run-id", "tuesday", "--output", "json"))
     assert (answer["ran"], answer["checkpoint"], answer["drained"], answer["run"]) == (False, 1, True, "tuesday")
     assert {sink: result["version"] for sink, result in answer["sinks"].items()} == {"hourly": None, "daily": None}
 
 
-def test_staged_rows_are_called_staged_and_the_next_command_publishes_them(drained: UsedHome) -> None:
+def test_staged_rows_are_called_staged_and_the_answer_names_the_command_that_publishes_them(drained: UsedHome) -> None:
     shown = run(drained, *drained.params).stdout
     assert "staged" in shown
     assert f"spark-jobs publish --home {drained.url}" in shown
@@ -151,7 +151,7 @@ def test_after_a_stop_in_the_middle_of_a_round_the_next_step_is_another_run(
     assert "spark-jobs publish" not in shown.stdout
 
 
-def test_what_a_run_left_is_shown_with_its_late_rows(unused: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_result_of_a_run_is_shown_with_its_late_rows(unused: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:
     answered(unused, monkeypatch)
     shown = run(unused, *unused.params)
     assert shown.exit_code == 0
@@ -183,7 +183,7 @@ def test_the_options_reach_the_driver(unused: UsedHome, monkeypatch: pytest.Monk
         (["--refresh", "hourly"], (False, OnRewind.REFUSE, ())),
     ],
 )
-def test_refreshes_reach_the_driver(
+def test_refresh_options_reach_the_driver(
     unused: UsedHome, monkeypatch: pytest.MonkeyPatch, options: list[str], expected: tuple[bool, OnRewind, tuple[str, ...]]
 ) -> None:
     given = answered(unused, monkeypatch)
@@ -193,7 +193,9 @@ def test_refreshes_reach_the_driver(
     assert start_request(chosen, AttemptNumber(1), {}).full_refresh == tuple(sorted(expected[2]))
 
 
-def test_the_command_lines_settings_go_before_the_pipelines(unused: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spark_settings_of_the_command_line_override_those_of_the_pipeline(
+    unused: UsedHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
     given: dict[str, Any] = {}
     monkeypatch.setattr("spark_jobs.runtime.spark.session.start_session", lambda name, conf, **rest: given.update(conf))
     monkeypatch.setattr("spark_jobs.runtime.launch.launch", lambda pipeline, files, parameters, options, start, watch: start())
@@ -228,7 +230,7 @@ def test_the_command_lines_settings_go_before_the_pipelines(unused: UsedHome, mo
         (["--adopt-offsets", "flights=old", "--adopt-offsets", "flights=older"], "twice"),
     ],
 )
-def test_what_is_refused_is_refused_before_anything_is_written(unused: UsedHome, options: list[str], reason: str) -> None:
+def test_an_invalid_command_is_refused_before_anything_is_written(unused: UsedHome, options: list[str], reason: str) -> None:
     refused = run(unused, *options)
     assert refused.exit_code == 2
     assert reason in refused.stderr
@@ -249,7 +251,7 @@ def test_a_parameter_that_was_forgotten_is_named_with_its_option(unused: UsedHom
 
 @pytest.mark.parametrize("below", ["", "/home"])
 @pytest.mark.parametrize("option", [[], ["--dry-run"]])
-def test_a_home_that_is_a_file_is_refused_by_that(unused: UsedHome, below: str, option: list[str]) -> None:
+def test_the_refusal_of_a_home_that_is_a_file_says_so(unused: UsedHome, below: str, option: list[str]) -> None:
     refused = spark_jobs("run", unused.entry, "--home", f"{unused.entry}{below}", *unused.params, *option)
     assert refused.exit_code == 2
     what = unused.entry if below else "it"
@@ -281,7 +283,7 @@ def test_a_secret_that_a_pipelines_code_quotes_is_neither_shown_nor_in_the_answe
     assert [path for path in (tmp_path / "home").rglob("*") if path.is_file() and CORE in path.read_text()] == []
 
 
-def test_a_request_that_was_answered_with_an_error_is_answered_so_again(drained: UsedHome) -> None:
+def test_a_request_that_was_answered_with_an_error_gets_the_same_error_again(drained: UsedHome) -> None:
     request = drained.ask()
     report = ErrorReport(
         error="RejectedError", retry="never", failed="The graph is wrong.", remedy="Mend it.", evidence={"stage": "x"}
@@ -304,7 +306,7 @@ def failure(request: StartRequest, report: ErrorReport) -> StartResponse:
     )
 
 
-def test_a_request_is_done_with_its_own_parameters(drained: UsedHome) -> None:
+def test_a_request_runs_with_its_own_parameters(drained: UsedHome) -> None:
     request = drained.ask("tuesday")
     answer = document(run(drained, "--request", request.request, "--output", "json"))
     assert (answer["run"], answer["attempt"], answer["ran"]) == ("tuesday", 2, False)
@@ -314,7 +316,9 @@ def test_a_request_is_done_with_its_own_parameters(drained: UsedHome) -> None:
 
 
 @pytest.mark.parametrize("discarded", [True, False], ids=["discarded", "kept"])
-def test_a_run_that_was_stopped_is_answered_as_it_was_though_others_have_gone_on(interrupted: UsedHome, discarded: bool) -> None:
+def test_a_stopped_run_gets_its_first_answer_again_although_later_runs_have_continued(
+    interrupted: UsedHome, discarded: bool
+) -> None:
     stop: dict[str, Any] = {"checkpoint_kind": CheckpointKind.STOP, "drained": False, "request": "stop-1"}
     interrupted.complete(run="monday", publish=Publish.FINAL, **stop)
     sinks = publish(interrupted.files, by_policy=True)
@@ -357,7 +361,7 @@ def test_a_second_driver_for_a_request_has_nothing_to_do(interrupted: UsedHome, 
     assert answer == {"request": "start-1", "attempt": 1, "host": "elsewhere", "process": 4711}
 
 
-def test_a_driver_for_a_request_whose_driver_is_still_starting_has_nothing_to_do(
+def test_a_second_driver_has_nothing_to_do_while_the_first_one_is_starting(
     unused: UsedHome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fails(monkeypatch, FencedError("Another driver is at work."), "launch_requested")
@@ -368,7 +372,7 @@ def test_a_driver_for_a_request_whose_driver_is_still_starting_has_nothing_to_do
     assert document(second) == {"request": "start-1", "attempt": 1, "host": socket.gethostname(), "process": None}
 
 
-def test_a_driver_that_was_overtaken_has_failed(unused: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_that_was_fenced_has_failed(unused: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:
     unused.begin(host=socket.gethostname(), process=os.getpid())
     fails(monkeypatch, FencedError("Attempt 1 stops: attempt 2 is live.", attempt=1, live=2), "launch_requested")
     assert run(unused, "--request", "start-1").exit_code == 3
@@ -386,7 +390,7 @@ def test_a_driver_that_was_overtaken_has_failed(unused: UsedHome, monkeypatch: p
         (KeyboardInterrupt(), 130, "Interrupted"),
     ],
 )
-def test_a_run_that_ends_early_says_how(
+def test_the_exit_code_and_the_headline_tell_how_a_run_ended_early(
     unused: UsedHome, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, headline: str
 ) -> None:
     fails(monkeypatch, error)
@@ -395,7 +399,7 @@ def test_a_run_that_ends_early_says_how(
     assert f"{headline}: " in ended.stderr
 
 
-def test_an_interrupted_run_names_its_id_and_the_command_that_goes_on(unused: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_run_names_its_id_and_the_command_to_continue(unused: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:
     fails(monkeypatch, KeyboardInterrupt())
     error = document(run(unused, "--output", "json"))["error"]
     go_on = f"spark-jobs run {unused.entry} --home {unused.url} --output json --run-id {error['evidence']['run']}"
@@ -427,9 +431,7 @@ def test_the_command_to_continue_has_every_option_that_was_given(unused: UsedHom
 @pytest.mark.parametrize(
     ("option", "name"), [("--param", "token"), ("--conf", "spark.hadoop.fs.s3a.secret.key"), ("--param", "warehouse")]
 )
-def test_the_command_that_goes_on_has_no_secret(
-    unused: UsedHome, monkeypatch: pytest.MonkeyPatch, option: str, name: str
-) -> None:
+def test_the_command_to_continue_has_no_secret(unused: UsedHome, monkeypatch: pytest.MonkeyPatch, option: str, name: str) -> None:
     """Tries parameters and settings with names of secrets, and a public parameter with a secret value from the environment."""
     fails(monkeypatch, KeyboardInterrupt())
     if name == "warehouse":
@@ -441,7 +443,7 @@ def test_the_command_that_goes_on_has_no_secret(
     assert f"{option} '{name}=***'" in remedy
 
 
-def test_an_interrupted_request_goes_on_under_its_id(unused: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_to_continue_an_interrupted_request_has_its_id(unused: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:
     fails(monkeypatch, KeyboardInterrupt(), "launch_requested")
     ended = run(unused, "--request", "start-3")
     assert "start-3 was interrupted." in ended.stderr
@@ -483,21 +485,21 @@ def test_a_first_start_that_has_not_begun_leaves_no_log(
     assert not (unused.directory / "home").exists()
 
 
-def test_without_pyspark_it_says_what_to_install(unused: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_without_pyspark_names_the_package_to_install(unused: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "spark_jobs.runtime.launch", None)
     refused = run(unused, *unused.params)
     assert refused.exit_code == 2
     assert "pip install 'airflow-provider-spark-jobs[spark]'" in refused.stderr
 
 
-def test_without_java_a_first_start_leaves_nothing(unused: UsedHome) -> None:
+def test_a_first_start_without_java_leaves_nothing(unused: UsedHome) -> None:
     refused = spark_jobs("run", unused.entry, "--home", unused.url, *unused.params, JAVA_HOME="/nowhere")
     assert refused.exit_code == 2
     assert "JAVA_HOME is /nowhere, which has no bin/java" in refused.stderr
     assert not (unused.directory / "home").exists()
 
 
-def test_without_java_a_first_start_from_airflow_is_refused_before_the_home_begins(unused: UsedHome) -> None:
+def test_a_first_start_from_airflow_without_java_is_refused_before_the_home_begins(unused: UsedHome) -> None:
     channel = Channel(unused.files)
     request = channel.request_start(RunId("monday"), parameters={"warehouse": str(unused.directory / "warehouse")})
     refused = spark_jobs("run", unused.entry, "--home", unused.url, "--request", request.request, JAVA_HOME="/nowhere")
@@ -510,12 +512,12 @@ def test_without_java_a_first_start_from_airflow_is_refused_before_the_home_begi
     assert not (unused.directory / "home").exists()
 
 
-def test_without_java_a_drained_pipeline_has_nothing_left_to_do(drained: UsedHome) -> None:
+def test_a_run_of_a_drained_pipeline_does_nothing_also_without_java(drained: UsedHome) -> None:
     again = spark_jobs("run", drained.entry, "--home", drained.url, *drained.params, JAVA_HOME="/nowhere")
     assert again.exit_code == 0
 
 
-def test_the_error_for_spark_submit_names_the_options_that_came_too_late(unused: UsedHome) -> None:
+def test_the_error_for_spark_submit_names_the_options_that_cannot_be_applied_any_more(unused: UsedHome) -> None:
     arguments = ["run", unused.entry, "--home", unused.url, *unused.params, "--driver-memory", "1g"]
     refused = CliRunner().invoke(app, arguments, obj=SUBMITTED)
     assert refused.exit_code == 2
@@ -524,7 +526,7 @@ def test_the_error_for_spark_submit_names_the_options_that_came_too_late(unused:
 
 
 @pytest.mark.slow
-def test_main_py_is_the_run_command(drained: UsedHome) -> None:
+def test_main_py_does_the_same_as_the_run_command(drained: UsedHome) -> None:
     command = [sys.executable, str(MAIN), drained.entry, "--home", drained.url, *drained.params, "--output", "json"]
     environment = {name: value for name, value in os.environ.items() if name != "PYSPARK_GATEWAY_PORT"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=drained.directory)
@@ -552,7 +554,7 @@ def test_main_py_runs_the_package_that_its_python_has_installed(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_a_copy_of_main_py_finds_the_modules_beside_it(tmp_path: Path) -> None:
+def test_a_copy_of_main_py_finds_the_modules_next_to_it(tmp_path: Path) -> None:
     """YARN runs such a copy, with the other files of the application."""
     shutil.copy(small_pipeline.__file__, tmp_path / "sent_along.py")
     main = Path(shutil.copy(MAIN, tmp_path))

@@ -21,14 +21,14 @@ def site(tmp_path: Path) -> SavepointSite:
     return site
 
 
-def test_a_savepoint_is_shown_once_every_file_was_compared(site: SavepointSite) -> None:
+def test_a_savepoint_is_shown_after_every_file_was_compared(site: SavepointSite) -> None:
     shown = spark_jobs("inspect", site.root / "savepoint")
     assert shown.exit_code == 0
     for text in ("flights", "savepoint-a", "hourly", "copied", "Every file is there"):
         assert text in shown.stdout
 
 
-def test_a_program_reads_its_facts(site: SavepointSite) -> None:
+def test_the_json_answer_has_the_facts_of_the_savepoint(site: SavepointSite) -> None:
     found = document(spark_jobs("inspect", site.root / "savepoint", "--output", "json"))
     assert (found["pipeline"], found["checkpoint"], found["request"], found["drained"]) == ("flights", 1, "savepoint-a", False)
     files = [path for path in (site.root / "savepoint").rglob("*") if path.is_file()]
@@ -38,7 +38,7 @@ def test_a_program_reads_its_facts(site: SavepointSite) -> None:
     assert found["tables"] == {"hourly": site.table}
 
 
-def test_a_file_that_was_altered_is_named(site: SavepointSite) -> None:
+def test_an_altered_file_is_named(site: SavepointSite) -> None:
     path = next((site.root / "savepoint/state").rglob("metadata"))
     path.write_bytes(b"{}")
     refused = spark_jobs("inspect", site.root / "savepoint", "--output", "json")
@@ -47,20 +47,20 @@ def test_a_file_that_was_altered_is_named(site: SavepointSite) -> None:
 
 
 @pytest.mark.parametrize("arguments", [[], ["savepoint", "--home", "home"], ["savepoint", "--checkpoint", 1]])
-def test_inspect_shows_one_thing(arguments: list[object]) -> None:
+def test_inspect_needs_exactly_one_of_a_savepoint_and_a_home(arguments: list[object]) -> None:
     refused = spark_jobs("inspect", *arguments)
     assert refused.exit_code == 2
     assert "exactly one of a savepoint and a home" in refused.stderr
 
 
-def test_it_is_disposed_of(site: SavepointSite) -> None:
+def test_dispose_deletes_a_savepoint(site: SavepointSite) -> None:
     done = spark_jobs("dispose", site.root / "savepoint", "--home", site.root / "home")
     assert (done.exit_code, (site.root / "savepoint").exists()) == (0, False)
     again = spark_jobs("dispose", site.root / "savepoint", "--home", site.root / "home")
     assert (again.exit_code, "There is nothing at" in again.stdout) == (0, True)
 
 
-def test_not_while_somebody_needs_it(site: SavepointSite) -> None:
+def test_dispose_is_refused_while_a_start_needs_the_savepoint(site: SavepointSite) -> None:
     savepoint = RestoreFrom(savepoint=(site.root / "savepoint").as_uri())
     Channel(site.home).request_start(RunId("tuesday"), parameters={}, options=StartOptions(restore=savepoint))
     refused = spark_jobs("dispose", site.root / "savepoint", "--home", site.root / "home")
@@ -69,7 +69,7 @@ def test_not_while_somebody_needs_it(site: SavepointSite) -> None:
     assert (site.root / "savepoint/savepoint.json").exists()
 
 
-def test_what_is_no_home_protects_nothing(site: SavepointSite) -> None:
+def test_dispose_is_refused_if_the_given_home_is_not_a_home(site: SavepointSite) -> None:
     refused = spark_jobs("dispose", site.root / "savepoint", "--home", site.root / "tables")
     assert refused.exit_code == 2
     assert "not the home of a pipeline" in refused.stderr

@@ -20,14 +20,14 @@ def test_the_schema_can_be_written_to_a_file_that_a_dag_reads(unused: UsedHome, 
     assert json.loads(target.read_text()) == document(spark_jobs("schema", unused.entry))
 
 
-def test_a_file_in_no_directory_is_refused(unused: UsedHome, tmp_path: Path) -> None:
+def test_a_file_in_a_missing_directory_is_refused(unused: UsedHome, tmp_path: Path) -> None:
     refused = spark_jobs("schema", unused.entry, "--output-file", tmp_path / "no" / "s.json")
     assert refused.exit_code == 2
     assert "is not a directory" in refused.stderr
     assert not (tmp_path / "no").exists()
 
 
-def test_an_entry_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_a_missing_pipeline_file_is_refused(tmp_path: Path) -> None:
     refused = spark_jobs("schema", tmp_path / "flights.py", "--output", "json")
     assert refused.exit_code == 2
     assert document(refused)["error"]["error"] == "InvalidPipelineError"

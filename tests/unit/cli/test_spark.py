@@ -37,7 +37,7 @@ class InPlaceOfSpark(SparkSessions):
         return self.has_archive
 
 
-def test_what_processes_print_goes_to_a_file_and_afterwards_not(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_output_of_processes_goes_to_a_file_until_the_context_ends(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     log = tmp_path / "work" / "spark.log"
     with printing_to(OutputFile(log)):
         subprocess.run(["sh", "-c", "echo one; echo two >&2"], check=True)
@@ -47,7 +47,7 @@ def test_what_processes_print_goes_to_a_file_and_afterwards_not(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_what_processes_print_of_a_secret_is_not_in_the_file(
+def test_the_file_has_no_secret_that_a_process_prints(
     shape: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def fails() -> None:
@@ -73,7 +73,7 @@ def test_a_process_that_goes_on_printing_is_masked_until_it_ends(
     assert (tmp_path / "spark.log").read_text() == "one ***\n"
 
 
-def test_the_file_of_the_start_before_is_kept_and_no_older_one(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_only_the_file_of_the_previous_start_is_kept(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     for start in range(3):
         with printing_to(OutputFile(tmp_path / "spark.log")):
             os.write(2, b"%d" % start)
@@ -94,7 +94,7 @@ def test_output_without_a_path_gets_one_while_the_process_runs(tmp_path: Path, c
     assert log.read_text() == "one\ntwo\n"
 
 
-def test_lines_that_are_not_copied_yet_are_among_the_last(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_last_lines_include_lines_that_are_not_copied_yet(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     begun = threading.Event()
 
     def slow(text: str) -> str:
@@ -160,7 +160,9 @@ def test_every_option_reaches_the_session(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("short", "kept", "faster"), [(True, False, True), (True, True, False), (False, False, False)])
-def test_a_short_run_would_start_faster_where_no_classes_are_kept(tmp_path: Path, short: bool, kept: bool, faster: bool) -> None:
+def test_a_short_run_without_a_class_archive_would_start_faster_with_one(
+    tmp_path: Path, short: bool, kept: bool, faster: bool
+) -> None:
     output, sessions = OutputFile(tmp_path / "spark.log"), InPlaceOfSpark(has_archive=kept)
     spark = SparkStart("flights", SparkOptions({}), output, expects_short_run=lambda: short, sessions=sessions)
     spark()
@@ -168,15 +170,13 @@ def test_a_short_run_would_start_faster_where_no_classes_are_kept(tmp_path: Path
 
 
 @pytest.mark.parametrize(("catalog", "aside"), [("hive", False), ("in-memory", True)])
-def test_only_a_catalog_that_forgets_its_tables_has_its_warehouse_beside_the_log(
-    tmp_path: Path, catalog: str, aside: bool
-) -> None:
+def test_only_an_in_memory_catalog_has_its_warehouse_next_to_the_log(tmp_path: Path, catalog: str, aside: bool) -> None:
     sessions, options = InPlaceOfSpark(), SparkOptions({"spark.sql.catalogImplementation": catalog})
     SparkStart("flights", options, OutputFile(tmp_path / "logs" / "spark.log"), sessions=sessions)()
     assert ("spark.sql.warehouse.dir" in sessions.given["conf"]) is aside
 
 
-def test_a_spark_that_was_submitted_is_taken_as_it_is(tmp_path: Path) -> None:
+def test_a_session_of_spark_submit_is_used_as_it_is(tmp_path: Path) -> None:
     taken = InPlaceOfSpark(lambda: "the session of spark-submit")
     start = SparkStart("flights", SparkOptions({}), OutputFile(tmp_path / "spark.log"), submitted=True, sessions=taken)
     session: object = start()
@@ -185,7 +185,7 @@ def test_a_spark_that_was_submitted_is_taken_as_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("submitted", [False, True])
-def test_an_interrupt_is_handled_as_before_spark_was_started(submitted: bool, tmp_path: Path) -> None:
+def test_a_start_of_spark_leaves_the_interrupt_handler_as_it_was(submitted: bool, tmp_path: Path) -> None:
     def started() -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Spark installs a handler of its own
 
@@ -194,7 +194,7 @@ def test_an_interrupt_is_handled_as_before_spark_was_started(submitted: bool, tm
     assert signal.getsignal(signal.SIGINT) is standing
 
 
-def test_what_came_too_late_for_spark_submit_is_refused() -> None:
+def test_options_that_spark_submit_cannot_apply_any_more_are_refused() -> None:
     SparkOptions({"spark.a": "1"}).check_submitted()
     with pytest.raises(InvalidParameterError, match="--packages, --driver-memory"):
         SparkOptions({}, packages=["g:n:1"], driver_memory="2g").check_submitted()

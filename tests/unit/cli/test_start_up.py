@@ -20,7 +20,7 @@ print(json.dumps([results, heavy]))
 
 
 @pytest.mark.slow
-def test_commands_that_only_look_or_publish_load_no_spark(drained: UsedHome) -> None:
+def test_commands_that_only_read_or_publish_load_no_spark(drained: UsedHome) -> None:
     home = ["--home", drained.url]
     commands = [
         ["status", *home],

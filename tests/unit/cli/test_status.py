@@ -24,7 +24,7 @@ from tests.support.command_line import BLOCKED, UsedHome, a_try, document, spark
 from tests.support.staged_pipeline import NOW
 
 
-def test_a_home_that_is_none_is_refused(unused: UsedHome) -> None:
+def test_a_directory_that_is_not_a_home_is_refused(unused: UsedHome) -> None:
     for name in ("status", "checkpoints", "inspect", "publish"):
         refused = spark_jobs(name, "--home", unused.url)
         assert refused.exit_code == 2
@@ -38,7 +38,7 @@ def test_a_home_on_an_unknown_store_is_refused() -> None:
     assert document(refused)["error"]["error"] == "InvalidParameterError"
 
 
-def test_a_run_that_was_interrupted_says_how_to_go_on(interrupted: UsedHome) -> None:
+def test_the_status_of_an_interrupted_run_says_how_to_continue(interrupted: UsedHome) -> None:
     interrupted.beat(RunState.RUNNING)
     shown = spark_jobs("status", "--home", interrupted.url)
     assert shown.exit_code == 0
@@ -78,7 +78,7 @@ def test_a_round_that_has_ended_is_not_interrupted(interrupted: UsedHome, end: C
     assert round_of(interrupted) == (2, True, "2 is interrupted: the next run goes on with it")
 
 
-def test_a_round_that_a_fresh_start_has_left_is_not_gone_on_with(interrupted: UsedHome) -> None:
+def test_a_round_that_a_fresh_start_has_abandoned_is_not_shown_as_interrupted(interrupted: UsedHome) -> None:
     attempts = Attempts(interrupted.files)
     newest = attempts.read(AttemptNumber(1))
     fresh = newest.model_copy(update={"attempt": AttemptNumber(2), "incarnation": IncarnationId("second")})
@@ -109,7 +109,7 @@ def test_stages_are_shown_in_the_order_of_the_graph(interrupted: UsedHome) -> No
     ]
 
 
-def test_a_program_reads_the_newest_attempt_round_and_checkpoint(drained: UsedHome) -> None:
+def test_the_json_answer_has_the_newest_attempt_round_and_checkpoint(drained: UsedHome) -> None:
     answer = document(spark_jobs("status", "--home", drained.url, "--output", "json"))
     assert (answer["pipeline"], answer["at_work"], answer["round"], answer["checkpoint"]) == ("flights", False, 1, 1)
     assert answer["attempt"]["run"] == "monday"
@@ -156,14 +156,14 @@ def test_an_interrupted_watch_says_that_the_pipeline_was_not_stopped(
     assert "continues" not in error["remedy"]
 
 
-def test_who_watches_sees_the_stages_in_the_order_of_the_graph(interrupted: UsedHome) -> None:
+def test_watching_shows_the_stages_in_the_order_of_the_graph(interrupted: UsedHome) -> None:
     stages = {StageName(name): StageStatus(state=StageState.RUNNING) for name in ("daily", "hourly")}
     beat(interrupted, stages)
     shown = watched(interrupted).stderr
     assert 0 < shown.index("stage hourly") < shown.index("stage daily")
 
 
-def test_a_running_stage_shows_its_batch_and_what_it_has_not_read(interrupted: UsedHome) -> None:
+def test_a_running_stage_shows_its_batch_and_its_unread_rows(interrupted: UsedHome) -> None:
     lag = {
         "events": InputLag(),
         "copied": InputLag(rows=1_200, size_bytes=5_000),
@@ -197,7 +197,7 @@ def test_a_stage_that_has_failed_shows_why_and_what_to_do(interrupted: UsedHome)
     assert "hourly. The other stages run on. Remove the cause, then stop the pipeline and start it again." in shown
 
 
-def test_the_newest_checkpoint_shows_its_age_its_duration_and_what_has_failed_since(drained: UsedHome) -> None:
+def test_the_newest_checkpoint_shows_its_age_its_duration_and_later_failures(drained: UsedHome) -> None:
     for error, failed in (
         ("StorageFullError", "The disk is full."),
         (
@@ -218,7 +218,7 @@ def test_the_newest_checkpoint_shows_its_age_its_duration_and_what_has_failed_si
 
 
 @pytest.mark.parametrize(("drain", "word"), [(False, "stop"), (True, "drain")])
-def test_how_far_a_stop_is_has_a_line_of_its_own(interrupted: UsedHome, word: str, *, drain: bool) -> None:
+def test_the_progress_of_a_stop_has_its_own_line(interrupted: UsedHome, word: str, *, drain: bool) -> None:
     stop = StopStatus(request=RequestId("stop-nightly"), state=StopState.CHECKPOINTED, drain=drain)
     beat(interrupted, StageStatus(state=StageState.QUIESCED), stop)
     shown = spark_jobs("status", "--home", interrupted.url).stdout
@@ -235,7 +235,7 @@ def beat(home: UsedHome, stage: StageStatus | dict[StageName, StageStatus], stop
     write_status(home.files, status)
 
 
-def test_a_home_that_is_a_file_is_refused_by_that(unused: UsedHome) -> None:
+def test_the_refusal_of_a_home_that_is_a_file_says_so(unused: UsedHome) -> None:
     refused = spark_jobs("status", "--home", unused.entry)
     assert refused.exit_code == 2
     assert "cannot be a directory: it is a file" in refused.stderr

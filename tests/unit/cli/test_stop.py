@@ -47,7 +47,7 @@ def test_the_command_waits_for_the_savepoint_and_shows_its_place(running: UsedHo
     assert (target / "savepoint.json").exists()
 
 
-def test_a_target_is_where_the_command_is_run_and_not_where_the_driver_is(
+def test_a_relative_target_is_below_the_directory_of_the_command_and_not_of_the_driver(
     running: UsedHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -56,13 +56,13 @@ def test_a_target_is_where_the_command_is_run_and_not_where_the_driver_is(
     assert asked.target == (tmp_path / "mine").as_uri()
 
 
-def test_a_target_that_cannot_be_opened_is_refused_before_anything_is_asked(running: UsedHome) -> None:
+def test_a_target_that_cannot_be_opened_is_refused_before_a_request_is_made(running: UsedHome) -> None:
     refused = spark_jobs("stop", "--home", running.url, "--target", "gs://elsewhere/mine")
     assert "gs: is not supported" in refused.stderr
     assert not list(CheckpointRequests(running.files).open())
 
 
-def test_a_stop_says_what_is_asked_for_and_waits_for_the_end_of_the_driver(running: UsedHome) -> None:
+def test_a_stop_requests_the_given_options_and_waits_for_the_end_of_the_driver(running: UsedHome) -> None:
     shown = spark_jobs("stop", "--home", running.url, "--drain", "--request", "nightly", "--timeout", 0)
     assert shown.exit_code == 3
     assert "There is no stop after" in shown.stderr
@@ -92,7 +92,7 @@ def test_a_stop_whose_driver_ends_after_the_checkpoint_is_incomplete_and_names_i
     assert (place.url if whole else "its savepoint is not complete yet") in error["exists"]
 
 
-def test_what_another_request_has_made_is_not_named(running: UsedHome) -> None:
+def test_the_savepoint_of_another_request_is_not_named(running: UsedHome) -> None:
     stop = RequestId("stop-nightly")
     CheckpointRequests(running.files).ask(stop)
     running.staged.checkpoint({HOURLY: [(1, "a")]}, publish=Publish.EVERY_CHECKPOINT, request=stop)
@@ -101,7 +101,7 @@ def test_what_another_request_has_made_is_not_named(running: UsedHome) -> None:
     assert unfinished_request(running.files, RequestId("savepoint-weekly")) is None
 
 
-def test_the_same_id_in_other_words_is_refused(running: UsedHome) -> None:
+def test_the_same_request_id_with_other_options_is_refused(running: UsedHome) -> None:
     spark_jobs("stop", "--home", running.url, "--request", "nightly", "--timeout", 0)
     shown = spark_jobs("stop", "--home", running.url, "--request", "nightly", "--drain", "--timeout", 0)
     assert (shown.exit_code, "with other options" in shown.stderr) == (2, True)

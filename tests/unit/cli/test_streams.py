@@ -41,18 +41,18 @@ def test_a_full_standard_error_does_not_hide_the_exit_code(drained: UsedHome) ->
 
 
 @pytest.mark.parametrize("output", ["text", "json"])
-def test_a_reader_that_has_gone_is_no_failure(drained: UsedHome, output: str) -> None:
+def test_a_reader_that_has_gone_is_not_reported_as_a_failure(drained: UsedHome, output: str) -> None:
     told = shell('{ "$@"; echo $? >&2; } | true', "inspect", "--home", drained.url, "--output", output)
     assert told.stderr == "141\n"
 
 
-def test_closed_streams_take_nothing_and_hurt_nothing(drained: UsedHome) -> None:
+def test_closed_streams_do_not_fail_a_command(drained: UsedHome) -> None:
     for output in ("text", "json"):
         told = shell('"$@" <&- >&- 2>&-', "run", drained.entry, "--home", drained.url, *drained.params, "--output", output)
         assert told.returncode == 0
 
 
-def test_an_ascii_terminal_gets_every_character_that_it_has(drained: UsedHome) -> None:
+def test_an_ascii_terminal_gets_escapes_for_other_characters(drained: UsedHome) -> None:
     ascii_only = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
     shown = shell('"$@"', "validate", drained.entry, "--no-spark", *drained.params[:1], "warehouse=/tablés", **ascii_only)
     assert (shown.returncode, shown.stderr) == (0, "")

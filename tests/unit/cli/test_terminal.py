@@ -55,7 +55,9 @@ def test_the_kind_of_an_error_decides_the_exit_code(kind: type[StreamPipelineErr
     assert ended.value.exit_code == code
 
 
-def test_people_read_what_failed_what_exists_what_is_safe_and_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_text_of_an_error_says_what_failed_what_exists_what_is_safe_and_what_to_do(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with pytest.raises(typer.Exit), command(Output.TEXT):
         raise OutcomeUnknownError("The [answer] was lost.", exists="A file.", safe="The rows.", remedy="Look.", logs=["/l/1.log"])
     shown = capsys.readouterr()
@@ -71,7 +73,7 @@ def test_people_read_what_failed_what_exists_what_is_safe_and_what_to_do(capsys:
     ]
 
 
-def test_programs_read_the_error_with_its_evidence(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_json_of_an_error_has_its_evidence(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(typer.Exit), command(Output.JSON):
         raise RejectedError("No.", remedy="Else.", sink="hourly", expected={"rows": 3})
     answer = json.loads(capsys.readouterr().out)
@@ -81,7 +83,7 @@ def test_programs_read_the_error_with_its_evidence(capsys: pytest.CaptureFixture
     assert error["evidence"] == {"sink": "hourly", "expected": {"rows": 3}}
 
 
-def test_an_interrupt_says_that_it_can_be_run_again(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interrupted_command_says_that_it_can_be_run_again(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(typer.Exit) as ended, command(Output.JSON):
         raise KeyboardInterrupt
     shown = capsys.readouterr()
@@ -92,7 +94,9 @@ def test_an_interrupt_says_that_it_can_be_run_again(capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize("broken", [InterruptedRunError("The JVM is gone."), ConnectionResetError("by the JVM")], ids=repr)
-def test_what_an_interrupt_has_broken_is_an_interrupt_too(broken: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_that_an_interrupt_has_caused_is_reported_as_an_interrupt(
+    broken: Exception, capsys: pytest.CaptureFixture[str]
+) -> None:
     def interrupted() -> None:
         try:
             os.kill(os.getpid(), signal.SIGINT)
@@ -151,7 +155,7 @@ def test_the_error_of_any_full_disk_names_the_path(capsys: pytest.CaptureFixture
     assert (error["error"], error["evidence"]["path"]) == ("StorageFullError", "/home/work/spark.log")
 
 
-def test_a_defect_of_ours_shows_its_traceback_and_exits_otherwise(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_defect_of_the_product_shows_its_traceback_and_has_its_own_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(typer.Exit) as ended, command(Output.JSON):
         raise ZeroDivisionError("nobody expected that")
     shown = capsys.readouterr()
@@ -182,7 +186,7 @@ def test_no_failure_and_no_defect_shows_a_secret(
     assert CORE not in said.replace("\n", "")
 
 
-def test_others_can_write_no_file_that_a_command_or_what_it_starts_makes(tmp_path: Path) -> None:
+def test_other_users_cannot_write_the_files_of_a_command_and_of_its_processes(tmp_path: Path) -> None:
     standing = os.umask(0)
     try:
         with command(Output.TEXT):
@@ -194,7 +198,7 @@ def test_others_can_write_no_file_that_a_command_or_what_it_starts_makes(tmp_pat
     assert [oct(path.stat().st_mode & 0o777) for path in sorted(tmp_path.iterdir())] == ["0o664", "0o664"]
 
 
-def test_a_stream_with_a_mask_is_the_stream_that_it_stands_for(
+def test_a_masked_stream_behaves_as_the_stream_that_it_wraps(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SPARK_JOBS_PARAM_TOKEN", CORE)
@@ -209,7 +213,7 @@ def test_a_stream_with_a_mask_is_the_stream_that_it_stands_for(
     assert "".join(capfd.readouterr()) == "*********\n"
 
 
-def test_a_program_reads_nothing_but_the_document(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_output_for_programs_is_nothing_but_the_document(capsys: pytest.CaptureFixture[str]) -> None:
     with command(Output.JSON) as terminal:
         print("a print in a user's function")
         terminal.answer(Greeting(text="hello"), "Hello!")
@@ -218,7 +222,7 @@ def test_a_program_reads_nothing_but_the_document(capsys: pytest.CaptureFixture[
     assert "a print in a user's function" in shown.err
 
 
-def test_people_read_the_text(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_output_for_people_is_the_text(capsys: pytest.CaptureFixture[str]) -> None:
     with command(Output.TEXT) as terminal:
         terminal.answer(Greeting(text="hello"), "Hello [red]you[/red] :smile:")
     assert capsys.readouterr().out == "Hello [red]you[/red] :smile:\n"
@@ -238,7 +242,7 @@ def test_the_schema_of_an_answer_describes_its_fields_also_those_that_it_shares_
     assert "description" not in entry["rows"]
 
 
-def test_the_version_is_that_of_the_package() -> None:
+def test_the_option_version_shows_the_version_of_the_package() -> None:
     shown = spark_jobs("--version")
     assert (shown.exit_code, shown.stdout) == (0, f"spark-jobs {version('airflow-provider-spark-jobs')}\n")
 
@@ -253,7 +257,7 @@ def test_a_wrong_command_line_is_refused(arguments: list[str]) -> None:
 
 
 @pytest.mark.parametrize("output", [Output.TEXT, Output.JSON])
-def test_no_text_of_others_reaches_the_terminal_unseen(capsys: pytest.CaptureFixture[str], output: Output) -> None:
+def test_control_characters_in_foreign_texts_are_shown_as_text(capsys: pytest.CaptureFixture[str], output: Output) -> None:
     table = Table.grid()
     table.add_row(Text(HOSTILE), HOSTILE)
     with command(output) as terminal:

@@ -53,7 +53,7 @@ def test_the_graph_is_shown_as_a_tree(unused: UsedHome) -> None:
     assert "Pipeline flights is valid as declared" in shown.stdout
 
 
-def test_nothing_is_written(unused: UsedHome) -> None:
+def test_validate_writes_nothing(unused: UsedHome) -> None:
     def files() -> list[Path]:  # all files except the bytecode that Python caches
         return sorted(path for path in unused.directory.rglob("*") if "__pycache__" not in path.parts)
 
@@ -63,7 +63,7 @@ def test_nothing_is_written(unused: UsedHome) -> None:
 
 
 @pytest.mark.parametrize(("home", "how"), [("warehouse/hourly", "is also"), ("warehouse/daily/home", "is inside")])
-def test_a_home_in_the_way_of_a_table_is_refused(unused: UsedHome, home: str, how: str) -> None:
+def test_a_home_at_the_place_of_a_table_is_refused(unused: UsedHome, home: str, how: str) -> None:
     refused = validate(unused.entry, *unused.params, "--home", unused.directory / home, "--output", "json")
     assert refused.exit_code == 2
     failed = document(refused)["error"]["failed"]
@@ -77,14 +77,14 @@ def test_a_table_in_another_home_is_refused_without_a_home_too(unused: UsedHome)
     assert "is inside the home" in " ".join(refused.stderr.split())
 
 
-def test_without_a_home_no_outlook_is_shown(unused: UsedHome) -> None:
+def test_no_outlook_is_shown_without_a_home(unused: UsedHome) -> None:
     answer = document(validate(unused.entry, *unused.params, "--output", "json"))
     assert (answer["home"], answer["outlook"]) == (None, None)
     assert answer["tables"]["hourly"] == f"{unused.directory}/warehouse/hourly"
     assert answer["parameters"] == {"warehouse": f"{unused.directory}/warehouse", "days": 1}
 
 
-def test_an_interrupted_round_would_be_continued(interrupted: UsedHome) -> None:
+def test_the_outlook_of_an_interrupted_round_is_to_continue_it(interrupted: UsedHome) -> None:
     found = outlook(interrupted)
     assert (found["decision"], found["round"], found["checkpoint"]) == ("continue", 1, None)
     assert fates(found) == {"hourly": "continues", "daily": "continues"}
@@ -112,9 +112,9 @@ def unbounded(home: UsedHome) -> UsedHome:
         ("another", True, [], "its host was rebooted, or it belongs to another host"),
         (boot_id(), True, ["--state-partitions", "8"], "its state gets 8 partitions"),
     ],
-    ids=["in place", "gone", "host went down", "other partitions"],
+    ids=["in place", "work directory gone", "host went down", "other partitions"],
 )
-@pytest.mark.parametrize("taken", [True, False], ids=["a checkpoint", "none yet"])
+@pytest.mark.parametrize("taken", [True, False], ids=["with a checkpoint", "without a checkpoint"])
 def test_the_outlook_says_whether_a_start_would_continue_in_place_or_from_which_checkpoint(
     unused: UsedHome, boot: str | None, present: bool, options: list[str], why: str | None, taken: bool
 ) -> None:
@@ -139,7 +139,7 @@ def test_the_outlook_says_whether_a_start_would_continue_in_place_or_from_which_
         assert rebuilt in told
 
 
-def test_the_next_round_would_go_on_in_place_or_from_the_final_checkpoint(interrupted: UsedHome) -> None:
+def test_the_outlook_says_whether_the_next_round_would_continue_in_place(interrupted: UsedHome) -> None:
     interrupted.complete(drained=False)
     leave_work_directory(interrupted)
     found = outlook(interrupted)
@@ -151,22 +151,22 @@ def test_the_next_round_would_go_on_in_place_or_from_the_final_checkpoint(interr
     assert (found["in_place"], found["checkpoint"], found["why_not_in_place"]) == (False, 1, "it is gone")
 
 
-def test_a_start_that_continues_nothing_is_in_no_place(unused: UsedHome) -> None:
+def test_the_outlook_of_a_first_start_says_nothing_about_a_work_directory(unused: UsedHome) -> None:
     assert outlook(unused)["in_place"] is None
 
 
-def test_a_drained_pipeline_would_do_nothing(drained: UsedHome) -> None:
+def test_the_outlook_of_a_drained_pipeline_is_its_answer(drained: UsedHome) -> None:
     found = outlook(drained)
     assert (found["decision"], found["checkpoint"], found["in_place"]) == ("answer", 1, None)
     assert "drained" in str(found["explanation"])
 
 
-def test_a_run_that_has_its_answer_would_be_given_it_again(interrupted: UsedHome) -> None:
+def test_the_outlook_of_an_answered_run_is_the_same_answer(interrupted: UsedHome) -> None:
     interrupted.complete(drained=False)
     assert outlook(interrupted, "--run-id", "monday")["decision"] == "answer"
 
 
-def test_after_a_suspended_round_the_next_one_would_begin(interrupted: UsedHome) -> None:
+def test_the_outlook_after_a_suspended_round_is_the_next_round(interrupted: UsedHome) -> None:
     interrupted.complete(drained=False)
     leave_work_directory(interrupted)
     found = outlook(interrupted)
@@ -207,7 +207,7 @@ def test_missing_and_unknown_parameters_are_refused(unused: UsedHome) -> None:
     assert "dayz" in refused.stderr
 
 
-def test_a_table_that_cannot_be_published_into_is_refused(unused: UsedHome) -> None:
+def test_a_table_that_rejects_publications_is_refused(unused: UsedHome) -> None:
     DeltaTable.create(
         (unused.directory / "warehouse" / "daily").as_uri(),
         SCHEMA,
@@ -218,7 +218,7 @@ def test_a_table_that_cannot_be_published_into_is_refused(unused: UsedHome) -> N
     assert "daily" in refused.stderr
 
 
-def test_the_outlook_of_changed_code_says_what_becomes_of_each_stage(unused: UsedHome) -> None:
+def test_the_outlook_of_changed_code_names_the_fate_of_each_stage(unused: UsedHome) -> None:
     stages = unused.graph["stages"]
     savepoint = savepoint_of(unused, {"hourly": stages["hourly"], "weekly": stages["daily"]})
     refused = validate(unused.entry, *unused.params, "--home", unused.url, "--restore", savepoint)
@@ -232,7 +232,7 @@ def test_the_outlook_of_changed_code_says_what_becomes_of_each_stage(unused: Use
     assert "starts empty" in shown
 
 
-def test_rows_of_a_savepoint_that_a_start_with_other_tables_would_leave_behind_are_counted(unused: UsedHome) -> None:
+def test_the_outlook_counts_staged_rows_of_a_savepoint_that_a_start_would_leave_behind(unused: UsedHome) -> None:
     savepoint = savepoint_of(unused, unused.graph["stages"], rows=[(1, "a"), (2, "b")])
     told = str(outlook(unused, "--restore", str(savepoint))["explanation"])
     assert told.endswith(
@@ -240,7 +240,7 @@ def test_rows_of_a_savepoint_that_a_start_with_other_tables_would_leave_behind_a
     )
 
 
-def test_a_savepoint_whose_table_has_rows_of_after_it_is_refused_as_by_a_start(unused: UsedHome) -> None:
+def test_a_savepoint_whose_table_has_later_rows_is_refused_as_by_a_start(unused: UsedHome) -> None:
     (unused.directory / "site").mkdir()
     site = SavepointSite(unused.directory / "site")
     savepoint = saved(site, site.complete([(1, "a")], graph=unused.graph)).files.url
@@ -257,7 +257,7 @@ def test_a_savepoint_whose_table_has_rows_of_after_it_is_refused_as_by_a_start(u
     assert unused.files.names("") == []
 
 
-def test_what_cannot_go_on_is_refused_with_the_reason(unused: UsedHome) -> None:
+def test_a_savepoint_whose_stage_cannot_continue_is_refused_with_the_reason(unused: UsedHome) -> None:
     stages = unused.graph["stages"]
     savepoint = savepoint_of(unused, stages | {"daily": stages["daily"] | {"event_time": "then"}})
     refused = validate(unused.entry, *unused.params, "--home", unused.url, "--restore", savepoint)
@@ -265,13 +265,13 @@ def test_what_cannot_go_on_is_refused_with_the_reason(unused: UsedHome) -> None:
     assert "daily cannot go on: event_time was 'then'" in " ".join(refused.stderr.split())
 
 
-def test_a_savepoint_is_for_a_home(unused: UsedHome) -> None:
+def test_a_savepoint_without_a_home_is_refused(unused: UsedHome) -> None:
     refused = validate(unused.entry, *unused.params, "--restore", unused.directory)
     assert refused.exit_code == 2
     assert "Add --home" in refused.stderr
 
 
-def test_a_home_with_other_stages_says_what_a_savepoint_would_make_of_them(interrupted: UsedHome) -> None:
+def test_the_refusal_of_changed_stages_names_their_fates_after_a_savepoint(interrupted: UsedHome) -> None:
     changed = FLIGHTS.replace("def daily(", "def weekly(")
     assert changed != FLIGHTS
     Path(interrupted.entry).write_text(changed)
@@ -281,9 +281,9 @@ def test_a_home_with_other_stages_says_what_a_savepoint_would_make_of_them(inter
     assert "weekly starts empty; daily is dropped" in " ".join(refused.stderr.split())
 
 
-@pytest.mark.parametrize("file", ["warehouse/hourly", "elsewhere"], ids=["in the table's place", "above it"])
+@pytest.mark.parametrize("file", ["warehouse/hourly", "elsewhere"], ids=["at the place of the table", "above the table"])
 @pytest.mark.parametrize("command", [["validate", "--no-spark"], ["run", "--home", "{home}"]], ids=["validate", "run"])
-def test_a_file_where_a_table_is_to_be_is_refused_before_anything_is_written(
+def test_a_file_at_the_place_of_a_table_is_refused_before_anything_is_written(
     unused: UsedHome, command: list[str], file: str
 ) -> None:
     (unused.directory / file).write_text("departures")
@@ -327,7 +327,7 @@ def test_a_pipeline_with_a_mistake_has_no_outlook(interrupted: UsedHome) -> None
     assert document(shown)["error"]["failed"].startswith("Pipeline 'flights', stage 'daily': it reads 'hourlies'")
 
 
-def test_the_error_names_every_table_that_cannot_be_published_into(unused: UsedHome) -> None:
+def test_the_error_names_every_table_that_rejects_publications(unused: UsedHome) -> None:
     for sink in ("hourly", "daily"):
         (unused.directory / "warehouse" / sink).write_text("a file")
     shown = validate(unused.entry, *unused.params, "--output", "json")

@@ -19,7 +19,7 @@ def staged(home: UsedHome) -> list[Path]:
     return sorted(path_of(home.staged.tables[HOURLY]).rglob("*.parquet"))
 
 
-def test_a_whole_home_is_right(drained: UsedHome) -> None:
+def test_an_undamaged_home_passes(drained: UsedHome) -> None:
     shown = spark_jobs("verify", "--home", drained.url)
     assert shown.exit_code == 0
     assert "Every file is there and unchanged." in shown.stdout
@@ -42,7 +42,7 @@ def test_each_damaged_file_is_named_to_people_and_to_programs(drained: UsedHome)
     assert [each["path"] for each in error["evidence"]["damaged"]] == [f"file://{path}" for path in (altered, gone)]
 
 
-def test_the_remedy_is_that_of_the_files(drained: UsedHome) -> None:
+def test_the_remedy_depends_on_the_damaged_files(drained: UsedHome) -> None:
     """A new start repairs damaged state, and no other damage."""
     head = drained.staged.store.head()
     assert head is not None
@@ -66,7 +66,9 @@ def test_the_remedy_is_that_of_the_files(drained: UsedHome) -> None:
     assert "Start the pipeline" not in remedy()
 
 
-def test_what_retention_deletes_meanwhile_is_not_damaged(drained: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_retention_deletes_meanwhile_are_not_reported_as_damaged(
+    drained: UsedHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def discarded_since(home: Files) -> NamedFiles:
         named = named_by_home(home)
         for path in ("manifests", "checkpoints"):
@@ -77,12 +79,12 @@ def test_what_retention_deletes_meanwhile_is_not_damaged(drained: UsedHome, monk
     assert spark_jobs("verify", "--home", drained.url).exit_code == 0
 
 
-def test_a_corrupt_manifest_is_damage(drained: UsedHome) -> None:
+def test_a_corrupt_manifest_is_reported_as_damaged(drained: UsedHome) -> None:
     flip(Path(drained.files.local("manifests/1.json")))
     assert "1 file is different from the record in" in spark_jobs("verify", "--home", drained.url).stderr
 
 
-def test_a_savepoint_is_read_as_a_home_is(tmp_path: Path) -> None:
+def test_a_savepoint_is_verified_like_a_home(tmp_path: Path) -> None:
     site = SavepointSite(tmp_path)
     site.complete([(1, "mon"), (2, "tue")])
     target = LocalFiles(tmp_path / "savepoint")
@@ -96,6 +98,6 @@ def test_a_savepoint_is_read_as_a_home_is(tmp_path: Path) -> None:
     assert [each["path"] for each in error["evidence"]["damaged"]] == [f"file://{path}" for path in damaged]
 
 
-def test_either_a_home_or_a_savepoint_is_read(drained: UsedHome) -> None:
+def test_verify_needs_exactly_one_of_a_home_and_a_savepoint(drained: UsedHome) -> None:
     assert spark_jobs("verify").exit_code == 2
     assert spark_jobs("verify", "somewhere", "--home", drained.url).exit_code == 2

@@ -20,7 +20,7 @@ from spark_jobs.runtime.stages.watermark import BEGINNING_OF_TIME_MS, END_OF_TIM
         (1_357_128_000_250, "2013-01-02 12:00:00 UTC"),
     ],
 )
-def test_a_watermark_is_a_date_or_says_what_it_means(watermark_ms: int | None, text: str) -> None:
+def test_a_watermark_is_shown_as_a_date_or_in_words(watermark_ms: int | None, text: str) -> None:
     assert words.watermark(watermark_ms) == text
 
 
@@ -33,7 +33,7 @@ def test_every_watermark_has_a_text(watermark_ms: int) -> None:
     ("seconds", "text"),
     [(0, "0 s"), (0.25, "0.25 s"), (12.4, "12 s"), (59.7, "1:00 min"), (65, "1:05 min"), (7210, "2:00:10 h")],
 )
-def test_a_duration_is_as_exact_as_it_needs_to_be(seconds: float, text: str) -> None:
+def test_a_duration_is_shown_with_a_useful_precision(seconds: float, text: str) -> None:
     assert words.duration(seconds) == text
 
 
@@ -44,11 +44,11 @@ def test_a_pin_says_where_an_input_ends() -> None:
     assert words.pin(KafkaPin(topics={"a": {0: 4, 1: 0}, "b": {0: 9}})) == "topic a: 2 partitions; topic b: 1 partition"
 
 
-def test_times_are_in_utc() -> None:
+def test_times_are_shown_in_utc() -> None:
     assert words.moment(datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)) == "2026-01-02 03:04:05 UTC"
 
 
-def test_a_command_can_be_copied() -> None:
+def test_a_shown_command_can_be_copied_into_a_shell() -> None:
     assert words.command_line("spark-jobs", "inspect", "--home", "/a b").plain.strip() == "spark-jobs inspect --home '/a b'"
 
 

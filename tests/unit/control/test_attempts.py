@@ -67,7 +67,7 @@ def test_an_attempt_begins_after_those_that_it_knows_of() -> None:
     assert [each.attempt for each in attempts.begun()] == [1, 2, 3]
 
 
-def test_an_attempt_does_not_begin_where_a_lower_one_has_begun_unseen() -> None:
+def test_an_attempt_does_not_begin_if_a_lower_one_has_begun_unnoticed() -> None:
     attempts = begun(1, 2)
     with pytest.raises(ConflictError, match="attempt 2 began while this one was starting"):
         attempts.begin(attempt(3), {AttemptNumber(1)})
@@ -80,7 +80,7 @@ def test_an_attempt_that_has_claimed_a_number_and_not_begun_does_not_block_the_n
     assert [each.attempt for each in attempts.begun()] == [2]
 
 
-def test_an_attempt_that_comes_after_a_higher_one_is_fenced_and_what_it_names_does_not_count() -> None:
+def test_an_attempt_below_a_begun_one_is_fenced_and_its_document_does_not_count() -> None:
     attempts = begun(2)
     late = attempt(1).model_copy(update={"incarnation": IncarnationId("another")})
     with pytest.raises(FencedError):
@@ -113,7 +113,7 @@ class Overtaken(MemoryFiles):
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_of_two_attempts_that_do_not_know_of_each_other_no_two_go_on(before: bool) -> None:
+def test_at_most_one_of_two_attempts_that_do_not_know_each_other_continues(before: bool) -> None:
     files = Overtaken(before=before)
     with pytest.raises(FencedError):
         Attempts(files).begin(attempt(1), set())

@@ -34,7 +34,7 @@ def is_cancelled(channel: Channel, request: StartRequest) -> bool:
     return AttemptLease(channel.files, request.attempt).cancelled() is not None
 
 
-def test_the_attempt_at_work_is_cancelled_and_so_is_the_start_that_found_the_home_taken(channel: Channel, tmp_path: Path) -> None:
+def test_a_cancel_ends_the_running_attempt_and_the_start_that_found_the_home_locked(channel: Channel, tmp_path: Path) -> None:
     working, refused = begun(channel), channel.request_start(BY_HAND, parameters={})
     with holding(tmp_path / DRIVER_LOCK, working.request):
         cancelled = cancel_newest(channel.files, "a person", "it costs too much")
@@ -51,9 +51,7 @@ def test_the_attempt_at_work_is_cancelled_and_so_is_the_start_that_found_the_hom
     assert cancel_newest(channel.files, "another person", "it costs too much") is None
 
 
-def test_a_driver_on_its_way_is_cancelled_and_not_the_attempt_before_it_nor_the_start_after_it(
-    channel: Channel, tmp_path: Path
-) -> None:
+def test_a_cancel_ends_a_starting_driver_but_no_earlier_attempt_and_no_later_start(channel: Channel, tmp_path: Path) -> None:
     lost, starting = begun(channel), channel.request_start(RUN, parameters={})
     refused = channel.request_start(BY_HAND, parameters={})
     with holding(tmp_path / DRIVER_LOCK, starting.request):
@@ -62,7 +60,7 @@ def test_a_driver_on_its_way_is_cancelled_and_not_the_attempt_before_it_nor_the_
     assert is_cancelled(channel, refused)
 
 
-def test_a_run_stays_cancelled_until_somebody_takes_charge_of_it_or_starts_it(channel: Channel) -> None:
+def test_a_run_stays_cancelled_until_a_new_owner_takes_the_lease_or_starts_the_run(channel: Channel) -> None:
     request, owners = begun(channel), AttemptLease(channel.files, AttemptNumber(1))
     assert cancelled_by_user(channel.files, RUN) is None
     owners.cancel(owners.take("a task").owner, "its task has reached its execution_timeout")

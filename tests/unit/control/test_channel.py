@@ -48,7 +48,7 @@ def test_a_home_belongs_to_the_pipeline_that_claimed_it_first(channel: Channel) 
         channel.claim(PipelineName("orders"))
 
 
-def test_asking_again_in_the_same_words_gives_the_unclaimed_request_back(channel: Channel) -> None:
+def test_a_repeated_start_with_the_same_options_gets_the_unclaimed_request(channel: Channel) -> None:
     first = channel.request_start(A, parameters={"x": 1})
     assert channel.request_start(A, parameters={"x": 1}) == first
 
@@ -62,20 +62,20 @@ def test_asking_again_in_the_same_words_gives_the_unclaimed_request_back(channel
         {"full_refresh": ("hourly",)},
     ],
 )
-def test_asking_again_in_other_words_makes_another_request(channel: Channel, changed: dict[str, Any]) -> None:
+def test_a_repeated_start_with_other_options_makes_another_request(channel: Channel, changed: dict[str, Any]) -> None:
     channel.request_start(A, parameters={"x": 1})
     asked = channel.request_start(A, parameters={"x": 1}, options=StartOptions(**changed))
     assert asked.attempt == 2
     assert {name: getattr(asked, name) for name in changed} == changed
 
 
-def test_asking_again_with_other_parameters_makes_another_request(channel: Channel) -> None:
+def test_a_repeated_start_with_other_parameters_makes_another_request(channel: Channel) -> None:
     channel.request_start(A, parameters={"x": 1})
     asked = channel.request_start(A, parameters={"x": 2})
     assert (asked.attempt, asked.parameters) == (2, {"x": 2})
 
 
-def test_what_is_refused_on_the_way_to_a_request_is_its_answer(channel: Channel) -> None:
+def test_a_refusal_before_an_attempt_is_the_answer_to_its_request(channel: Channel) -> None:
     request = channel.request_start(A, parameters={})
     with pytest.raises(RejectedError), channel.refusals_answered(request.request, masking(["a cycle"])):
         raise InvalidPipelineError("The pipeline has a cycle.", remedy="Break it.", pipeline="flights")
@@ -92,7 +92,7 @@ def test_what_is_refused_on_the_way_to_a_request_is_its_answer(channel: Channel)
     assert channel.request_start(A, parameters={}).attempt == 2
 
 
-def test_what_a_second_driver_meets_is_no_answer(channel: Channel) -> None:
+def test_the_error_of_a_second_driver_is_no_answer(channel: Channel) -> None:
     request = channel.request_start(A, parameters={})
     with pytest.raises(FencedError), channel.refusals_answered(request.request, unmasked):
         raise FencedError("Another driver is at work.")
@@ -114,7 +114,7 @@ def test_two_runs_have_two_requests(channel: Channel) -> None:
     assert [channel.request_start(run, parameters={}).attempt for run in (A, B)] == [1, 2]
 
 
-def test_askers_at_the_same_time_get_numbers_of_their_own(channel: Channel) -> None:
+def test_simultaneous_requests_get_different_numbers(channel: Channel) -> None:
     runs = [RunId(f"r{n}") for n in range(8)]
     ask: Callable[[RunId], StartRequest] = lambda run: channel.request_start(run, parameters={})  # noqa: E731
     with ThreadPoolExecutor(8) as pool:
@@ -130,7 +130,7 @@ def test_the_first_response_is_the_answer_for_ever(channel: Channel) -> None:
     assert channel.answer(A) == first
 
 
-def test_the_newest_answer_of_a_run_counts(channel: Channel) -> None:
+def test_the_answer_of_a_run_is_its_newest_one(channel: Channel) -> None:
     failed = ErrorReport(error="InterruptedRunError", retry="with_backoff", failed="It failed.")
     channel.respond(response(channel.request_start(A, parameters={}), None, failed))
     channel.respond(response(channel.request_start(B, parameters={}), 7))
@@ -177,7 +177,7 @@ def test_the_newest_attempt_of_a_run_is_found(channel: Channel) -> None:
     assert channel.newest_attempt(RunId("nobody")) is None
 
 
-def test_the_newest_request_is_unclaimed_until_a_driver_begins_or_somebody_answers(channel: Channel) -> None:
+def test_the_newest_request_is_unclaimed_until_a_driver_begins_or_answers_it(channel: Channel) -> None:
     assert channel.unclaimed() is None
     first = channel.request_start(A, parameters={})
     assert channel.unclaimed() == first

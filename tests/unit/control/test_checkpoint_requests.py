@@ -71,7 +71,7 @@ def test_a_request_is_open_until_it_is_answered(running: CheckpointRequests) -> 
     assert ids(running) == []
 
 
-def test_the_same_id_is_asked_once_and_gets_the_same_answer(running: CheckpointRequests, files: LocalFiles) -> None:
+def test_a_repeated_request_id_is_requested_once_and_gets_the_same_answer(running: CheckpointRequests, files: LocalFiles) -> None:
     asked = request_id("nightly")
     assert [running.ask(asked), running.ask(asked)] == [None, None]
     assert files.names("requests") == ["checkpoint-nightly.json"]
@@ -80,25 +80,25 @@ def test_the_same_id_is_asked_once_and_gets_the_same_answer(running: CheckpointR
     assert running.ask(asked) == first
 
 
-def test_an_id_is_the_same_with_and_without_what_it_begins_with() -> None:
+def test_a_request_id_is_the_same_with_and_without_its_prefix() -> None:
     assert request_id("nightly") == request_id("checkpoint-nightly") == "checkpoint-nightly"
     assert request_id() != request_id()
 
 
 @pytest.mark.parametrize("name", ["", "../up", "a/b", ".hidden", "a b", "x" * 101])
-def test_an_id_that_is_no_file_name_is_refused(name: str) -> None:
+def test_a_request_id_that_is_no_file_name_is_refused(name: str) -> None:
     with pytest.raises(InvalidParameterError):
         request_id(name)
 
 
-def test_open_requests_come_in_the_order_in_which_they_were_asked(files: LocalFiles) -> None:
+def test_open_requests_are_listed_in_the_order_in_which_they_were_made(files: LocalFiles) -> None:
     for name, second in (("b", 0), ("c", 2), ("a", 1)):
         document = CheckpointRequest(request=request_id(name), requested_at=NOW + timedelta(seconds=second))
         create_document(files, f"requests/checkpoint-{name}.json", document)
     assert ids(CheckpointRequests(files)) == ["checkpoint-b", "checkpoint-a", "checkpoint-c"]
 
 
-def test_a_torn_request_is_still_one(files: LocalFiles) -> None:
+def test_a_torn_request_is_still_open(files: LocalFiles) -> None:
     files.create("requests/checkpoint-torn.json", b"{")
     files.create("requests/start-1.json", b"{")
     assert ids(CheckpointRequests(files)) == ["checkpoint-torn"]
@@ -112,7 +112,7 @@ def test_no_request_is_made_while_no_driver_is_at_work(files: LocalFiles) -> Non
 
 
 @pytest.mark.parametrize("wanted", Wanted)
-def test_a_run_of_bounded_inputs_that_is_at_work_can_be_asked(files: LocalFiles, tmp_path: Path, wanted: Wanted) -> None:
+def test_a_running_bounded_run_accepts_requests(files: LocalFiles, tmp_path: Path, wanted: Wanted) -> None:
     begin_round(files, True, True)
     with holding(tmp_path / DRIVER_LOCK, "start-1"):
         assert CheckpointRequests(files).ask(request_id("a", wanted)) is None
@@ -153,7 +153,7 @@ def test_the_error_of_a_request_after_the_end_of_a_run_says_how_it_ended(
     assert files.names("requests") == []
 
 
-def test_an_answer_is_given_also_after_the_driver_has_ended(files: LocalFiles, running: CheckpointRequests) -> None:
+def test_an_answer_can_be_read_also_after_the_driver_has_ended(files: LocalFiles, running: CheckpointRequests) -> None:
     asked = request_id("nightly")
     given = running.answer(response(asked))
     begun_elsewhere = CheckpointRequests(LocalFiles(files.url.removeprefix("file://")))
@@ -173,7 +173,7 @@ def fill(files: Files, answered: int, wanted: Wanted = Wanted.CHECKPOINT) -> Che
 
 @pytest.mark.slow
 @pytest.mark.parametrize("wanted", list(Wanted))
-def test_of_the_answers_the_newest_are_kept_and_no_open_request_goes(files: LocalFiles, wanted: Wanted) -> None:
+def test_the_newest_answers_and_all_open_requests_are_kept(files: LocalFiles, wanted: Wanted) -> None:
     kept = ANSWERS_KEPT[wanted]
     requests = fill(files, kept + 20, wanted)
     requests.forget_old(NOW + timedelta(days=1))
@@ -191,7 +191,7 @@ def test_old_answers_of_one_kind_push_out_none_of_another(files: LocalFiles) -> 
     assert requests.answer_of(request_id("r0", Wanted.STOP)) is not None
 
 
-def test_an_answered_request_that_a_crash_has_left_is_not_open_and_goes_with_the_next_answer(files: LocalFiles) -> None:
+def test_an_answered_request_that_a_crash_has_left_is_deleted_with_the_next_answer(files: LocalFiles) -> None:
     requests, asked = CheckpointRequests(files), request_id("cut-short")
     create_document(files, request_path(asked), CheckpointRequest(request=asked, requested_at=NOW))
     create_document(files, answer_path(asked), response(asked))
@@ -203,7 +203,7 @@ def test_an_answered_request_that_a_crash_has_left_is_not_open_and_goes_with_the
 
 
 @pytest.mark.parametrize("changes", [0, 1])
-def test_an_answer_that_is_forgotten_in_part_is_forgotten_by_the_next_call(changes: int) -> None:
+def test_an_answer_that_was_deleted_in_part_is_deleted_by_the_next_call(changes: int) -> None:
     files = MemoryFiles()
     requests = fill(files, PLAIN + 1)
     with pytest.raises(Death):
@@ -213,7 +213,7 @@ def test_an_answer_that_is_forgotten_in_part_is_forgotten_by_the_next_call(chang
 
 
 @pytest.mark.parametrize("changes", range(4))
-def test_a_request_is_open_until_it_has_an_answer_wherever_its_driver_dies(changes: int) -> None:
+def test_a_request_is_open_until_it_is_answered_wherever_its_driver_dies(changes: int) -> None:
     files, asked = MemoryFiles(), request_id("nightly", Wanted.STOP)
     create_document(
         files, request_path(asked), CheckpointRequest(request=asked, requested_at=NOW, wanted=Wanted.STOP, target="/s")
@@ -233,7 +233,7 @@ def test_a_publication_can_be_requested_while_no_driver_is_at_work_and_no_driver
     assert (files.names(REQUESTS), requests.open()) == (["publish-3-1.json"], ())
 
 
-def test_an_answer_that_somebody_may_still_wait_for_is_kept(files: LocalFiles) -> None:
+def test_an_answer_that_a_caller_may_still_wait_for_is_kept(files: LocalFiles) -> None:
     requests = fill(files, PLAIN + 20)
     requests.forget_old(NOW + timedelta(minutes=70))
     assert requests.answer_of(request_id("r9")) is None
@@ -242,7 +242,7 @@ def test_an_answer_that_somebody_may_still_wait_for_is_kept(files: LocalFiles) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize("wanted", [Wanted.STOP, Wanted.SAVEPOINT])
-def test_a_stop_or_a_savepoint_that_is_repeated_years_later_gets_its_answer_and_asks_nothing(
+def test_a_stop_or_savepoint_that_is_repeated_years_later_gets_its_answer_and_makes_no_request(
     running: CheckpointRequests, files: LocalFiles, wanted: Wanted
 ) -> None:
     fill(files, ANSWERS_KEPT[wanted], wanted)
@@ -256,7 +256,7 @@ def test_a_stop_or_a_savepoint_that_is_repeated_years_later_gets_its_answer_and_
     assert files.names("requests") == asked
 
 
-def test_what_is_asked_for_is_read_as_it_was_written(running: CheckpointRequests) -> None:
+def test_a_request_is_read_as_it_was_written(running: CheckpointRequests) -> None:
     running.ask(request_id("nightly", Wanted.STOP), drain=True, target="/savepoints/nightly")
     running.ask(request_id("weekly", Wanted.SAVEPOINT))
     assert [(asked.wanted, asked.drain, asked.target) for asked in running.open()] == [
@@ -266,7 +266,7 @@ def test_what_is_asked_for_is_read_as_it_was_written(running: CheckpointRequests
 
 
 @pytest.mark.parametrize("answered", [False, True])
-def test_one_id_cannot_be_asked_in_other_words(running: CheckpointRequests, *, answered: bool) -> None:
+def test_a_request_id_cannot_be_used_with_other_options(running: CheckpointRequests, *, answered: bool) -> None:
     asked = request_id("nightly", Wanted.STOP)
     running.ask(asked)
     if answered:
@@ -277,7 +277,7 @@ def test_one_id_cannot_be_asked_in_other_words(running: CheckpointRequests, *, a
     assert running.ask(asked) == (response(asked) if answered else None) or answered
 
 
-def test_a_torn_stop_is_one_without_a_drain(files: LocalFiles) -> None:
+def test_a_torn_stop_request_is_a_stop_without_a_drain(files: LocalFiles) -> None:
     files.create("requests/stop-torn.json", b"{")
     assert [(asked.wanted, asked.drain) for asked in CheckpointRequests(files).open()] == [(Wanted.STOP, False)]
 

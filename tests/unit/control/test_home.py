@@ -57,9 +57,7 @@ def beat() -> Status:
 
 
 @pytest.mark.parametrize("path", ["logs/1.log", "work/7/a"])
-def test_what_a_running_driver_needs_is_in_the_cache(
-    home: DividedHome, documents: MemoryFiles, tmp_path: Path, path: str
-) -> None:
+def test_files_of_a_running_driver_are_in_the_cache(home: DividedHome, documents: MemoryFiles, tmp_path: Path, path: str) -> None:
     home.create(path, b"here")
     assert local_path(home, path) == tmp_path / "cache" / path
     assert (tmp_path / "cache" / path).read_bytes() == home.read(path) == b"here"
@@ -91,7 +89,7 @@ def test_documents_and_rows_are_in_the_store(home: DividedHome, documents: Memor
     assert not (tmp_path / "cache").exists()
 
 
-def test_who_reads_documents_needs_no_cache(documents: MemoryFiles) -> None:
+def test_reading_documents_needs_no_cache(documents: MemoryFiles) -> None:
     documents.contents |= {"requests/start-1.json": b"{}", "status.json": b"{}", "pipeline.json": b"not read"}
     home = DividedHome(documents)
     assert home.names("requests") == ["start-1.json"]
@@ -122,7 +120,9 @@ class TestCache:
         assert not disk.exists()
 
     @pytest.mark.parametrize("path", ["work/7/a", "logs/1.log"])
-    def test_work_and_logs_are_on_the_disk(self, home: DividedHome, documents: MemoryFiles, disk: Path, path: str) -> None:
+    def test_work_directories_and_logs_are_on_the_disk(
+        self, home: DividedHome, documents: MemoryFiles, disk: Path, path: str
+    ) -> None:
         home.create(path, b"here")
         home.sync(path)
         assert local_path(home, path).read_bytes() == b"here"
@@ -130,7 +130,7 @@ class TestCache:
         assert set(documents.contents) == {"pipeline.json"}
 
     @pytest.mark.parametrize("path", ["channels/i/known/a", "tombstones/i/hourly/a", "state/hourly/1-1-1/a", "manifests/1.json"])
-    def test_all_that_a_restore_needs_is_in_the_store(
+    def test_all_files_that_a_restore_needs_are_in_the_store(
         self, home: DividedHome, documents: MemoryFiles, disk: Path, path: str
     ) -> None:
         home.create(path, b"there")
@@ -139,7 +139,7 @@ class TestCache:
         assert home.below(path.rpartition("/")[0]).read(path.rpartition("/")[2]) == b"there"
         assert not disk.exists()
 
-    def test_a_cut_waits_on_the_disk_until_it_is_in_the_store(
+    def test_state_of_a_cut_stays_on_the_disk_until_it_is_synced_to_the_store(
         self, home: DividedHome, documents: MemoryFiles, tmp_path: Path
     ) -> None:
         home.adopt(spark_wrote(tmp_path), STATE)
@@ -150,7 +150,7 @@ class TestCache:
     def test_two_homes_have_two_caches(self, home: DividedHome, disk: Path) -> None:
         assert local_path(DividedHome(Elsewhere()), "work") != local_path(home, "work")
 
-    def test_a_copy_of_it_is_no_home(self, home: DividedHome, documents: MemoryFiles, tmp_path: Path) -> None:
+    def test_a_copy_of_a_home_is_refused(self, home: DividedHome, documents: MemoryFiles, tmp_path: Path) -> None:
         """A copy would publish its checkpoints under the same numbers as the original home."""
         copy = Elsewhere()
         copy.contents |= documents.contents
@@ -171,7 +171,7 @@ class TestCache:
         assert "XDG_CACHE_HOME" in str(refused.value.remedy)
 
     @pytest.mark.parametrize("note", ["start-1", "start-2", None])
-    def test_a_lock_on_this_disk_counts_only_where_it_is_the_driver_s(self, home: DividedHome, note: str | None) -> None:
+    def test_a_lock_on_this_disk_counts_only_if_the_live_driver_holds_it(self, home: DividedHome, note: str | None) -> None:
         """Containers may share the host's name without sharing its disk."""
         live = attempt(1).model_copy(update={"host": socket.gethostname()})
         Attempts(home).create(live)
@@ -190,20 +190,18 @@ def test_a_driver_is_seen_by_its_lock_in_the_cache(home: DividedHome) -> None:
     assert not driver_at_work(home)
 
 
-def test_looks_into_a_store_are_rarer(home: DividedHome, tmp_path: Path) -> None:
+def test_a_home_in_a_store_is_read_less_often_than_a_directory(home: DividedHome, tmp_path: Path) -> None:
     assert (look_interval_s(home), look_interval_s(LocalFiles(tmp_path))) == (5.0, 1.0)
 
 
-class TestStateThatWaits:
-    def test_a_cut_moves_no_bytes(self, home: DividedHome, documents: MemoryFiles, tmp_path: Path) -> None:
+class TestStateInTheCache:
+    def test_is_a_link_to_the_file_of_spark(self, home: DividedHome, documents: MemoryFiles, tmp_path: Path) -> None:
         source = spark_wrote(tmp_path)
         home.adopt(source, STATE)
         assert documents.contents == {}
         assert (tmp_path / "cache" / STATE).stat().st_ino == source.stat().st_ino
 
-    def test_it_is_in_the_store_and_waits_no_more_once_it_is_durable(
-        self, home: DividedHome, documents: MemoryFiles, tmp_path: Path
-    ) -> None:
+    def test_moves_to_the_store_when_it_is_synced(self, home: DividedHome, documents: MemoryFiles, tmp_path: Path) -> None:
         home.adopt(spark_wrote(tmp_path), STATE)
         assert home.digest(STATE).size_bytes == 5
         home.sync(STATE)
@@ -211,7 +209,9 @@ class TestStateThatWaits:
         assert home.read(STATE) == b"".join(home.chunks(STATE)) == b"state"
         assert below(tmp_path / "cache") == ["state", "state/hourly"]
 
-    def test_what_others_wait_for_stays(self, home: DividedHome, documents: MemoryFiles, tmp_path: Path) -> None:
+    def test_stays_in_the_cache_if_another_file_is_synced(
+        self, home: DividedHome, documents: MemoryFiles, tmp_path: Path
+    ) -> None:
         other = STATE.replace("/0/0/", "/0/1/")
         for path in (STATE, other):
             home.adopt(spark_wrote(tmp_path), path)
@@ -219,14 +219,14 @@ class TestStateThatWaits:
         assert documents.contents == {STATE: b"state"}
         assert home.read(other) == b"state"
 
-    def test_a_try_that_has_only_kept_files_has_taken_its_name(self, home: DividedHome, tmp_path: Path) -> None:
+    def test_is_listed_under_the_name_of_its_try(self, home: DividedHome, tmp_path: Path) -> None:
         home.adopt(spark_wrote(tmp_path), STATE)
         assert home.names("state") == ["hourly"]
         assert home.names("state/hourly") == ["3-1-1"]
         assert home.paths("state") == [STATE]
 
     @pytest.mark.parametrize("done", [False, True])
-    def test_it_may_be_made_durable_again_wherever_that_was_broken_off(
+    def test_can_be_synced_again_after_an_interruption_at_any_step(
         self, documents: MemoryFiles, tmp_path: Path, done: bool
     ) -> None:
         class BreaksOff(MemoryFiles):
@@ -250,7 +250,7 @@ class TestStateThatWaits:
         assert store.contents == {STATE: b"state"}
         assert below(tmp_path / "cache") == ["state", "state/hourly"]
 
-    def test_one_that_was_not_whole_when_the_host_died_is_not_read(
+    def test_is_not_read_if_it_is_incomplete_and_the_store_has_the_file(
         self, home: DividedHome, documents: MemoryFiles, tmp_path: Path
     ) -> None:
         documents.create(STATE, b"state")
@@ -258,7 +258,7 @@ class TestStateThatWaits:
         assert home.read(STATE) == b"".join(home.chunks(STATE)) == b"state"
         assert home.digest(STATE).size_bytes == 5
 
-    def test_the_process_that_has_put_it_there_reads_it_without_a_request(self, tmp_path: Path) -> None:
+    def test_is_read_by_its_own_process_without_a_request_to_the_store(self, tmp_path: Path) -> None:
         class NeverAsked(MemoryFiles):
             def digest(self, path: str):  # type: ignore[no-untyped-def]
                 raise AssertionError(f"{path} was looked for in the store")
@@ -267,7 +267,7 @@ class TestStateThatWaits:
         home.adopt(spark_wrote(tmp_path), STATE)
         assert home.digest(STATE).size_bytes == 5
 
-    def test_another_process_finds_it_while_it_is_brought_in(self, tmp_path: Path) -> None:
+    def test_is_found_by_another_process_while_it_is_moved_to_the_store(self, tmp_path: Path) -> None:
         class BroughtIn(MemoryFiles):
             """A store that lacks the file at the first request and has it at the second."""
 
@@ -283,7 +283,9 @@ class TestStateThatWaits:
         waiting.adopt(spark_wrote(tmp_path), STATE)
         assert DividedHome(store, waiting.directory).digest(STATE).size_bytes == 5
 
-    def test_it_goes_with_its_checkpoint_wherever_it_is(self, home: DividedHome, documents: MemoryFiles, tmp_path: Path) -> None:
+    def test_is_deleted_with_its_checkpoint_from_cache_and_store(
+        self, home: DividedHome, documents: MemoryFiles, tmp_path: Path
+    ) -> None:
         home.adopt(spark_wrote(tmp_path), STATE)
         documents.create(f"{STATE}.other", b"state")
         home.delete("state/hourly/3-1-1")
@@ -291,25 +293,25 @@ class TestStateThatWaits:
         with pytest.raises(NotFoundError):
             home.read(STATE)
 
-    def test_a_restore_takes_a_copy_from_the_store(self, home: DividedHome, documents: MemoryFiles) -> None:
+    def test_is_copied_from_the_store_by_a_restore(self, home: DividedHome, documents: MemoryFiles) -> None:
         documents.create(STATE, b"state")
         take(home, STATE, home.below("work/2"), "stages/hourly/4.changelog")
         assert home.read("work/2/stages/hourly/4.changelog") == b"state"
 
 
-class TestPlaces:
-    def test_a_cache_below_a_work_root_is_of_one_home(self, tmp_path: Path) -> None:
+class TestPlacesOfHomesAndCaches:
+    def test_each_home_has_its_own_cache_below_a_work_root(self, tmp_path: Path) -> None:
         homes = [open_home(f"s3://lake/{name}/flights", str(tmp_path)) for name in ("a", "b")]
         first, second = (local_path(home, "work").parent for home in homes)
         assert first != second
         assert (first.parent, first.name) == (tmp_path, cache_name("s3://lake/a/flights"))
         assert first.name.startswith("flights-")
 
-    def test_a_name_that_no_directory_can_have_makes_a_cache_all_the_same(self) -> None:
+    def test_a_home_whose_name_no_directory_can_have_still_gets_a_cache(self) -> None:
         assert cache_name("s3://lake/ä b…" + "c" * 300).startswith("__b_ccc")
         assert len(cache_name("s3://lake/" + "c" * 300)) < 64
 
-    def test_any_work_root_serves_a_home_that_has_begun(self, home: DividedHome, documents: MemoryFiles, tmp_path: Path) -> None:
+    def test_a_home_that_has_begun_accepts_any_work_root(self, home: DividedHome, documents: MemoryFiles, tmp_path: Path) -> None:
         Channel(home).claim(FLIGHTS)
         elsewhere = DividedHome(documents, LocalFiles(tmp_path / "elsewhere"))
         check_claim(elsewhere, Channel(elsewhere).pipeline())
@@ -318,7 +320,9 @@ class TestPlaces:
         with pytest.raises(InvalidParameterError, match="has its own work directories"):
             open_home(str(tmp_path), str(tmp_path / "work"))
 
-    def test_a_copy_in_another_kind_of_place_is_no_home(self, home: DividedHome, documents: MemoryFiles, tmp_path: Path) -> None:
+    def test_a_copy_of_a_home_in_another_kind_of_place_is_refused(
+        self, home: DividedHome, documents: MemoryFiles, tmp_path: Path
+    ) -> None:
         Channel(home).claim(FLIGHTS)
         directory, store = LocalFiles(tmp_path / "home"), MemoryFiles()
         directory.create("pipeline.json", documents.contents["pipeline.json"])
@@ -342,7 +346,7 @@ class TestWorkRootInAStore:
         return DividedHome(documents, LocalFiles(tmp_path / "cache"), work)
 
     @pytest.mark.parametrize("name", [UUID, f"probe-{UUID.replace('-', '')}"])
-    def test_what_executors_need_is_there(
+    def test_files_of_executors_are_in_the_work_root(
         self, home: DividedHome, documents: MemoryFiles, work: MemoryFiles, tmp_path: Path, name: str
     ) -> None:
         path = f"work/{name}/a"
@@ -357,7 +361,7 @@ class TestWorkRootInAStore:
         assert work.contents == {}
 
     @pytest.mark.parametrize("path", [DRIVER_LOCK, SPARK_LOG, "logs/1.log", "work/publish-1.out"])
-    def test_what_is_the_drivers_own_is_on_its_disk(
+    def test_files_of_the_driver_alone_are_on_its_disk(
         self, home: DividedHome, work: MemoryFiles, tmp_path: Path, path: str
     ) -> None:
         home.create(path, b"here")
@@ -365,7 +369,9 @@ class TestWorkRootInAStore:
         home.sync(path)
         assert work.contents == {}
 
-    def test_both_are_listed_and_deleted_together(self, home: DividedHome, work: MemoryFiles) -> None:
+    def test_files_in_the_work_root_and_on_the_disk_are_listed_and_deleted_together(
+        self, home: DividedHome, work: MemoryFiles
+    ) -> None:
         home.create(f"work/{self.UUID}/a", b"there")
         home.create(DRIVER_LOCK, b"here")
         assert home.names("work") == [self.UUID, "driver.lock"]
@@ -373,7 +379,7 @@ class TestWorkRootInAStore:
         home.delete("work")
         assert home.names("work") == []
 
-    def test_a_home_has_a_place_of_its_own_below_the_root(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_each_home_has_its_own_place_below_the_work_root(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
         home = open_home("s3://lake/homes/flights", "s3://lake/work")
         cache = cache_name(home.url)
@@ -386,7 +392,7 @@ class TestWorkRootInAStore:
 
 
 class TestLiveness:
-    def test_where_the_cache_is_not_seen_a_heartbeat_counts_also_of_this_host(
+    def test_the_heartbeat_counts_if_the_cache_is_not_visible_even_on_the_same_host(
         self, home: DividedHome, documents: MemoryFiles, tmp_path: Path
     ) -> None:
         """Containers may share the host's name without sharing its directories."""
@@ -407,7 +413,7 @@ class Elsewhere(MemoryFiles):
 
 
 class TestLogs:
-    def test_who_has_the_cache_reads_them_whole_and_others_their_end(
+    def test_logs_are_read_completely_from_the_cache_and_otherwise_from_their_shown_end(
         self, home: DividedHome, documents: MemoryFiles, tmp_path: Path
     ) -> None:
         home.create("logs/1.log", b"first\nlast\n")
@@ -415,7 +421,9 @@ class TestLogs:
         assert home.read("logs/1.log") == b"first\nlast\n"
         assert DividedHome(documents, LocalFiles(tmp_path / "not mounted")).read("logs/1.log") == b"last\n"
 
-    def test_old_ones_go_in_both_places(self, home: DividedHome, documents: MemoryFiles, tmp_path: Path) -> None:
+    def test_old_logs_are_deleted_in_the_cache_and_in_the_store(
+        self, home: DividedHome, documents: MemoryFiles, tmp_path: Path
+    ) -> None:
         live = LOGS_KEPT + 1
         for number in (1, live):
             home.create(log_path(AttemptNumber(number)), b"said")
@@ -434,7 +442,9 @@ CALLS: list[Callable[[DividedHome, Path], object]] = [
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_a_taken_name_is_taken(home: DividedHome, tmp_path: Path, call: Callable[[DividedHome, Path], object]) -> None:
+def test_creating_a_file_whose_name_is_taken_fails(
+    home: DividedHome, tmp_path: Path, call: Callable[[DividedHome, Path], object]
+) -> None:
     source = spark_wrote(tmp_path)
     call(home, source)
     with pytest.raises(AlreadyExistsError):

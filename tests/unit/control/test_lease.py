@@ -17,7 +17,7 @@ def owners(tmp_path: Path) -> AttemptLease:
     return AttemptLease(LocalFiles(tmp_path), AttemptNumber(1))
 
 
-def test_whoever_takes_charge_last_is_the_owner(owners: AttemptLease) -> None:
+def test_the_last_one_to_take_the_lease_is_the_owner(owners: AttemptLease) -> None:
     assert owners.newest() is None
     assert [owners.take(token).owner for token in ("first", "second")] == [1, 2]
     newest = owners.newest()
@@ -25,11 +25,11 @@ def test_whoever_takes_charge_last_is_the_owner(owners: AttemptLease) -> None:
     assert (newest.owner, newest.token) == (2, "second")
 
 
-def test_taking_charge_again_changes_nothing(owners: AttemptLease) -> None:
+def test_taking_the_lease_again_changes_nothing(owners: AttemptLease) -> None:
     assert owners.take("first") == owners.take("first")
 
 
-def test_several_who_take_charge_at_once_get_numbers_of_their_own(owners: AttemptLease) -> None:
+def test_owners_that_take_the_lease_at_once_get_different_numbers(owners: AttemptLease) -> None:
     tokens = [f"task {number}" for number in range(8)]
     with ThreadPoolExecutor(len(tokens)) as pool:
         found = list(pool.map(owners.take, tokens))
@@ -49,25 +49,25 @@ def test_a_cancel_by_the_owner_counts_and_may_be_repeated(owners: AttemptLease) 
     assert (request.request, request.owner, request.reason) == ("cancel-1-1", 1, "the task was killed")
 
 
-def test_a_cancel_by_who_no_longer_has_charge_counts_nothing(owners: AttemptLease) -> None:
+def test_a_cancel_by_a_former_owner_does_not_count(owners: AttemptLease) -> None:
     before = owners.take("first").owner
     owners.take("second")
     owners.cancel(before, "the task was cleared")
     assert owners.cancelled() is None
 
 
-def test_taking_charge_of_a_cancelled_attempt_takes_the_cancel_back(owners: AttemptLease) -> None:
+def test_taking_the_lease_of_a_cancelled_attempt_revokes_the_cancel(owners: AttemptLease) -> None:
     owners.cancel(owners.take("first").owner, "the task was cleared")
     owners.take("second")
     assert owners.cancelled() is None
 
 
-def test_a_cancel_without_an_owner_counts_nothing(owners: AttemptLease) -> None:
+def test_a_cancel_without_an_owner_does_not_count(owners: AttemptLease) -> None:
     owners.cancel(OwnerNumber(1), "nobody has charge")
     assert owners.cancelled() is None
 
 
-def test_owners_and_cancels_are_no_attempts_and_no_starts(tmp_path: Path) -> None:
+def test_documents_of_owners_and_cancels_are_not_taken_for_attempts_or_starts(tmp_path: Path) -> None:
     files = LocalFiles(tmp_path)
     owners = AttemptLease(files, AttemptNumber(3))
     owners.cancel(owners.take("first").owner, "the task was killed")

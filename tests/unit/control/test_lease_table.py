@@ -52,7 +52,7 @@ def test_each_event_in_each_state_leads_to_its_action(event: LeaseEvent, state: 
 
 
 @pytest.mark.parametrize(("event", "state"), CELLS)
-def test_a_lease_in_a_home_is_in_the_state_that_its_owners_have_led_to(
+def test_the_state_of_a_lease_follows_from_the_documents_of_its_owners(
     event: LeaseEvent, state: LeaseState, tmp_path: Path
 ) -> None:
     lease = AttemptLease(LocalFiles(tmp_path), AttemptNumber(1))
@@ -68,7 +68,7 @@ def test_a_lease_in_a_home_is_in_the_state_that_its_owners_have_led_to(
     assert (decision.cancel is not None) is bool(TAKES[state] and TAKES[state][-1][1])
 
 
-def test_a_cancel_by_an_earlier_owner_changes_nothing_for_the_driver_and_something_for_the_owner(tmp_path: Path) -> None:
+def test_a_late_cancel_by_an_earlier_owner_does_not_end_the_driver_and_makes_the_owner_retake_the_lease(tmp_path: Path) -> None:
     lease = AttemptLease(LocalFiles(tmp_path), AttemptNumber(1))
     earlier, own = lease.take(OTHERS).owner, lease.take(OURS).owner
     lease.cancel(earlier, "its task was cleared")  # after the attempt was taken from it

@@ -52,7 +52,7 @@ def test_a_driver_is_at_work_exactly_while_its_process_holds_a_lock(tmp_path: Pa
 
 
 @pytest.mark.parametrize("replace", ["link", "pipe", "device"])
-def test_what_is_no_lock_is_neither_followed_nor_waited_for(tmp_path: Path, replace: str) -> None:
+def test_a_link_or_pipe_in_place_of_the_lock_is_neither_followed_nor_waited_for(tmp_path: Path, replace: str) -> None:
     lock, elsewhere = tmp_path / "driver.lock", tmp_path / "elsewhere"
     elsewhere.write_text("somebody else's")
     if replace == "pipe":
@@ -67,12 +67,12 @@ def test_what_is_no_lock_is_neither_followed_nor_waited_for(tmp_path: Path, repl
     assert elsewhere.read_text() == "somebody else's"
 
 
-def test_a_note_is_read_as_far_as_one_gets(tmp_path: Path) -> None:
+def test_only_the_first_bytes_of_a_long_note_in_a_lock_are_read(tmp_path: Path) -> None:
     (tmp_path / "driver.lock").write_bytes(b"\xff" * 10_000)
     assert len(noted(tmp_path / "driver.lock")) == 4096
 
 
-def test_a_driver_is_on_the_request_that_it_has_noted(tmp_path: Path) -> None:
+def test_a_driver_works_on_the_request_that_its_lock_names(tmp_path: Path) -> None:
     files, first, second = LocalFiles(tmp_path), RequestId("start-1"), RequestId("start-2")
     assert not claimed_by_another(files, first)
     with holding(tmp_path / DRIVER_LOCK, second):
@@ -88,7 +88,7 @@ def test_asking_whether_a_driver_runs_takes_no_lock(tmp_path: Path) -> None:
     assert not locked(path)
 
 
-def test_a_lock_that_cannot_be_looked_at_is_an_error_of_the_storage(tmp_path: Path) -> None:
+def test_a_lock_that_cannot_be_checked_is_a_storage_error(tmp_path: Path) -> None:
     (tmp_path / "work").write_text("where the locks of a home should be")
     for look in (lambda: driver_at_work(LocalFiles(tmp_path)), lambda: noted(tmp_path / DRIVER_LOCK)):
         with pytest.raises(StorageError) as caught:
@@ -108,7 +108,7 @@ def free_for_others(path: Path) -> bool:
     return subprocess.run([sys.executable, "-c", HELD_BY_ANOTHER, str(path)], check=False).returncode == 0
 
 
-def test_neither_looking_nor_asking_again_takes_a_lock_from_its_own_process(tmp_path: Path) -> None:
+def test_neither_a_check_nor_a_second_attempt_to_lock_releases_the_lock_of_the_same_process(tmp_path: Path) -> None:
     path = tmp_path / "work" / "lock"
     with holding(path, "start-1"):
         assert locked(path)
@@ -126,7 +126,7 @@ def test_a_lock_can_be_held_again(tmp_path: Path) -> None:
             assert (tmp_path / "lock").stat().st_size == len(request)
 
 
-def test_a_lock_on_a_file_that_its_holder_has_deleted_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_on_a_deleted_file_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A start that opens the file of a refused start, which is deleted then, would otherwise work beside the next one."""
     path, lockf = tmp_path / "work" / "driver.lock", fcntl.lockf
 
@@ -141,7 +141,7 @@ def test_a_lock_on_a_file_that_its_holder_has_deleted_is_none(tmp_path: Path, mo
         assert path.read_text() == "start-2"
 
 
-def test_a_lock_that_another_process_holds_is_refused_and_says_what_for(tmp_path: Path) -> None:
+def test_the_refusal_of_a_held_lock_names_the_request_of_its_holder(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     path.write_text("start-7")
     with subprocess.Popen(
@@ -178,7 +178,7 @@ def test_a_driver_on_another_host_is_judged_by_its_heartbeat(
     assert driver_at_work(files) is at_work
 
 
-def test_half_a_heartbeat_is_none(tmp_path: Path) -> None:
+def test_a_torn_heartbeat_does_not_count(tmp_path: Path) -> None:
     (tmp_path / "status.json").write_bytes(b'{"body": {')
     assert read_status(LocalFiles(tmp_path)) is None
 
@@ -202,7 +202,7 @@ def test_a_user_who_may_not_write_the_lock_sees_whether_it_is_held(tmp_path: Pat
     assert told.stdout == "True start-1\n"
 
 
-def test_a_lock_that_cannot_be_taken_or_looked_at_is_an_error_with_a_type(tmp_path: Path) -> None:
+def test_a_lock_that_cannot_be_taken_or_checked_is_a_typed_error(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     for broken, error in ((tmp_path / "loop", CorruptDocumentError), (tmp_path / ("x" * 300), InvalidParameterError)):
         with pytest.raises(error), holding(broken, "start-1"):

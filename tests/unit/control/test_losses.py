@@ -41,7 +41,7 @@ def test_a_loss_of_each_stage_is_recorded_under_a_number_of_the_round(ledger: Lo
     assert ledger.of_round(SECOND) == ()
 
 
-def test_what_is_recorded_in_a_round_is_not_recorded_again(ledger: LossLedger) -> None:
+def test_a_loss_that_is_recorded_in_a_round_is_not_recorded_again(ledger: LossLedger) -> None:
     ledger.record(FIRST, ATTEMPT, [lost("a")])
     assert paths(ledger.record(FIRST, ATTEMPT, [lost("a", "b")])) == [["b"]]
     assert ledger.record(FIRST, ATTEMPT, [lost("a", "b")]) == ()
@@ -65,7 +65,7 @@ def test_two_attempts_that_record_at_once_give_two_numbers(ledger: LossLedger, m
     assert paths(ledger.of_round(FIRST)) == [["b"], ["a"]]
 
 
-def test_a_loss_is_open_until_somebody_accepts_it(ledger: LossLedger) -> None:
+def test_a_loss_is_open_until_it_is_accepted(ledger: LossLedger) -> None:
     ledger.record(FIRST, ATTEMPT, [lost("a")])
     assert [each.state for each in ledger.entries()] == [LossState.OPEN]
     ledger.accept([LossId("1-1")], "deleted by the vendor")
@@ -76,13 +76,13 @@ def test_a_loss_is_open_until_somebody_accepts_it(ledger: LossLedger) -> None:
     assert entry.acceptance.reason == "deleted by the vendor"
 
 
-def test_a_run_that_was_started_with_the_acceptance_of_a_source_accepts_its_losses_alone(ledger: LossLedger) -> None:
+def test_a_run_that_accepts_the_losses_of_a_source_accepts_no_others(ledger: LossLedger) -> None:
     clicks = lost("b").model_copy(update={"input": InputName("clicks")})
     ledger.record(FIRST, ATTEMPT, [lost("a"), clicks], accepted=[ORDERS])
     assert [each.state for each in ledger.entries()] == [LossState.ACCEPTED, LossState.OPEN]
 
 
-def test_of_several_losses_of_which_one_is_unknown_or_undone_none_is_accepted(ledger: LossLedger) -> None:
+def test_no_loss_is_accepted_if_one_of_them_is_unknown_or_undone(ledger: LossLedger) -> None:
     ledger.record(FIRST, ATTEMPT, [lost("a"), lost("b")])
     ledger.undo([LossId("1-2")], SECOND)
     for other, said in (("9-9", "has no loss 9-9"), ("1-2", "is undone")):
@@ -98,7 +98,7 @@ def test_an_accepted_loss_can_be_undone(ledger: LossLedger) -> None:
     assert [each.state for each in ledger.entries()] == [LossState.UNDONE]
 
 
-def test_a_round_leaves_out_its_own_losses_and_those_that_it_has_from_the_round_before(ledger: LossLedger) -> None:
+def test_a_round_leaves_out_its_own_losses_and_those_that_it_took_from_the_round_before(ledger: LossLedger) -> None:
     ledger.record(FIRST, ATTEMPT, [lost("a"), lost("b")])
     rounds = Rounds(ledger.files)
     rounds.begin(begun(2).model_copy(update={"losses": (LossId("1-2"),)}))
@@ -111,7 +111,7 @@ def passed_over(file: str, rows: int, stage: str = "score") -> PassedOver:
     return PassedOver(**whose, unit=StagedFile(batch=BatchId(4), file=file, size_bytes=9), rows=rows, error="it fails", tries=3)
 
 
-def test_what_a_stage_has_passed_over_counts_for_a_while_and_unless_it_is_undone(ledger: LossLedger) -> None:
+def test_rows_that_a_stage_has_passed_over_count_for_a_while_unless_they_are_undone(ledger: LossLedger) -> None:
     score, now = StageName("score"), datetime.now(UTC)
     ledger.record(FIRST, ATTEMPT, [passed_over("a", 10), passed_over("b", 100)])
     ledger.record(SECOND, ATTEMPT, [passed_over("c", 5), passed_over("d", 7, "other"), lost("e", stage="score")])
@@ -130,7 +130,7 @@ def in_checkpoint(*losses: str, run: str = "mended") -> Manifest:
     return manifest.model_copy(update={"backfilled": tuple(map(LossId, losses)), "run": RunId(run)})
 
 
-def test_a_loss_is_backfilled_by_the_first_checkpoint_with_its_rows_until_the_pipeline_goes_back_to_before_it(
+def test_a_loss_is_backfilled_by_the_first_checkpoint_with_its_rows_until_a_restore_of_an_earlier_one(
     ledger: LossLedger,
 ) -> None:
     ledger.record(FIRST, ATTEMPT, [passed_over("a", 10), passed_over("b", 100), lost("c")])
@@ -154,7 +154,7 @@ def test_a_backfilled_loss_that_is_undone_counts_as_undone(ledger: LossLedger) -
     assert [each.state for each in ledger.entries()] == [LossState.OPEN]
 
 
-def test_only_open_losses_whose_rows_may_be_there_can_be_backfilled(ledger: LossLedger) -> None:
+def test_only_open_losses_whose_rows_may_still_exist_can_be_backfilled(ledger: LossLedger) -> None:
     ledger.record(FIRST, ATTEMPT, [passed_over(file, 1) for file in "abcd"])
     ledger.record(FIRST, ATTEMPT, [lost("e")])
     ledger.accept([LossId("1-1")], "they may stay out")
@@ -186,7 +186,7 @@ def test_a_backfilled_loss_is_forgotten_with_its_round(ledger: LossLedger) -> No
     assert ledger.files.names("losses") == ["1-2.json"]
 
 
-def test_a_round_reads_again_what_is_undone(ledger: LossLedger) -> None:
+def test_a_round_reads_the_rows_of_an_undone_loss_again(ledger: LossLedger) -> None:
     ledger.record(FIRST, ATTEMPT, [passed_over("a", 10), passed_over("b", 100)])
     ledger.undo([LossId("1-1")], FIRST)
     assert [loss.id for loss in ledger.of_round(FIRST)] == ["1-2"]

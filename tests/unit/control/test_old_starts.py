@@ -67,7 +67,7 @@ def left_of(files: MemoryFiles, number: int) -> list[str]:
     return found
 
 
-def test_of_an_old_start_the_answer_is_left_and_nothing_else(files: MemoryFiles) -> None:
+def test_only_the_answer_of_an_old_start_is_kept(files: MemoryFiles) -> None:
     run_round(files, OLD)
     owners = AttemptLease(files, AttemptNumber(1))
     owners.cancel(owners.take("somebody").owner, "because")
@@ -80,7 +80,7 @@ def test_of_an_old_start_the_answer_is_left_and_nothing_else(files: MemoryFiles)
     assert len(left_of(files, 2)) == 6
 
 
-def test_what_is_settled_of_an_old_round_is_forgotten_and_an_open_loss_is_not(files: MemoryFiles) -> None:
+def test_closed_losses_of_an_old_round_are_forgotten_and_open_losses_are_kept(files: MemoryFiles) -> None:
     run_round(files, OLD)
     ledger, attempt = LossLedger(files), live(files, 1)
     lost = [LostFiles(input=InputName(name), stage=StageName("copy"), files=(LostFile(path=name),)) for name in "abc"]
@@ -98,14 +98,14 @@ def test_what_is_settled_of_an_old_round_is_forgotten_and_an_open_loss_is_not(fi
     assert sorted(files.names(LOSSES)) == ["1-2.accepted.json", "1-2.json", "1-3.json"]
 
 
-def test_one_that_is_not_old_stays_whole(files: MemoryFiles) -> None:
+def test_a_start_that_is_not_old_is_kept_completely(files: MemoryFiles) -> None:
     run_round(files, OLD)
     before = dict(files.contents)
     forget_old_starts(files, live(files, STARTS_KEPT))
     assert files.contents == before
 
 
-def test_who_still_waits_for_an_old_start_is_answered(files: MemoryFiles) -> None:
+def test_a_caller_that_still_waits_for_an_old_start_gets_an_answer(files: MemoryFiles) -> None:
     request = ask(files, OLD)
     begin(files, request)
     run_round(files, "newer")
@@ -116,7 +116,7 @@ def test_who_still_waits_for_an_old_start_is_answered(files: MemoryFiles) -> Non
     assert found.error.error == InterruptedRunError.__name__
 
 
-def test_an_old_request_that_is_kept_for_its_incarnation_stays_while_its_answer_goes(files: MemoryFiles) -> None:
+def test_an_old_request_that_is_kept_for_its_incarnation_stays_although_its_answer_is_moved(files: MemoryFiles) -> None:
     run_round(files, OLD)
     run_round(files, "newer")
     newest = live(files)
@@ -132,7 +132,7 @@ def test_an_old_request_that_is_kept_for_its_incarnation_stays_while_its_answer_
 
 
 @pytest.mark.parametrize("changes", range(12))
-def test_a_crash_at_any_step_loses_no_answer_and_the_next_call_ends_it(files: MemoryFiles, changes: int) -> None:
+def test_a_crash_at_any_step_loses_no_answer_and_the_next_call_completes_the_work(files: MemoryFiles, changes: int) -> None:
     run_round(files, OLD)
     run_round(files, "newer")
     newest, given = live(files, begun_by=start_request_id(AttemptNumber(2))), Channel(files).answer(OLD)
@@ -144,7 +144,7 @@ def test_a_crash_at_any_step_loses_no_answer_and_the_next_call_ends_it(files: Me
     assert left_of(files, 1) == []
 
 
-def test_the_newest_answer_of_a_run_is_kept_and_no_other(files: MemoryFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_newest_answer_of_each_kept_run_is_kept(files: MemoryFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(old_starts, "RUNS_KEPT", 2)
     channel = Channel(files)
     for run in ("a", "b", "a", "c", "d"):
@@ -158,7 +158,7 @@ def test_the_newest_answer_of_a_run_is_kept_and_no_other(files: MemoryFiles, mon
     assert len(files.names(ENDED)) == 2
 
 
-def test_of_two_answers_that_of_the_higher_attempt_counts(files: MemoryFiles) -> None:
+def test_the_answer_of_the_higher_attempt_counts(files: MemoryFiles) -> None:
     run_round(files, OLD)
     run_round(files, "newer")
     forget_old_starts(files, live(files))
@@ -169,7 +169,7 @@ def test_of_two_answers_that_of_the_higher_attempt_counts(files: MemoryFiles) ->
     assert found.attempt == request.attempt
 
 
-def test_an_entry_of_the_index_whose_request_was_never_made_means_nothing_and_goes(files: MemoryFiles) -> None:
+def test_an_index_entry_whose_request_was_never_made_is_ignored_and_deleted(files: MemoryFiles) -> None:
     class Asker(DyingFiles):
         """A requester that dies between its two writes."""
 
@@ -188,7 +188,7 @@ def test_an_entry_of_the_index_whose_request_was_never_made_means_nothing_and_go
     assert channel.answer(OLD) is None
 
 
-def test_of_two_who_ask_at_once_each_run_finds_its_own_request(files: MemoryFiles) -> None:
+def test_each_of_two_simultaneous_runs_finds_its_own_request(files: MemoryFiles) -> None:
     class Racing(MemoryFiles):
         """Files in which another requester takes the number between the two writes of the first."""
 
@@ -209,7 +209,7 @@ def test_of_two_who_ask_at_once_each_run_finds_its_own_request(files: MemoryFile
     assert channel.newest_request(OLD) == asked
 
 
-def test_rounds_go_with_the_attempts_that_name_them_and_the_newest_stays(files: MemoryFiles) -> None:
+def test_old_rounds_are_deleted_with_the_attempts_that_name_them_and_the_newest_stays(files: MemoryFiles) -> None:
     for number in range(1, 4):
         run_round(files, f"run-{number}")
     forget_old_starts(files, live(files, STARTS_KEPT + 2))
@@ -221,7 +221,7 @@ def test_rounds_go_with_the_attempts_that_name_them_and_the_newest_stays(files: 
     assert newest.round == 3
 
 
-def test_what_is_corrupt_is_left_and_the_rest_goes(files: MemoryFiles) -> None:
+def test_corrupt_documents_of_old_starts_stay_and_the_others_are_deleted(files: MemoryFiles) -> None:
     run_round(files, OLD)
     files.contents["responses/start-1.json"] = b"{"
     run_round(files, "second")
@@ -255,7 +255,7 @@ def test_a_wait_for_an_old_start_finds_its_answer_by_the_request(files: MemoryFi
 
 
 @pytest.mark.parametrize("left", ["nothing", "a corrupt answer"])
-def test_it_finds_it_also_where_no_later_start_was_answered_or_an_older_answer_is_left(files: MemoryFiles, left: str) -> None:
+def test_a_wait_finds_its_answer_also_without_later_answers_and_with_an_older_one(files: MemoryFiles, left: str) -> None:
     if left != "nothing":
         begin(files, ask(files, RunId("corrupt")))
         files.contents["responses/start-1.json"] = b"{"

@@ -44,7 +44,7 @@ def test_a_stage_that_has_failed_and_a_blocked_publication_are_named_with_their_
     assert found.reasons == ["Stage daily is failed: division by zero", blocked.summary]
 
 
-def test_a_heartbeat_of_an_older_attempt_says_nothing_of_the_newest_one(used: UsedHome) -> None:
+def test_the_heartbeat_of_an_older_attempt_does_not_count_for_the_newest_one(used: UsedHome) -> None:
     used.beat(RunState.RUNNING)
     used.begin(2, run="tuesday")
     found = overview(used.files)
@@ -52,7 +52,7 @@ def test_a_heartbeat_of_an_older_attempt_says_nothing_of_the_newest_one(used: Us
     assert "was lost" in found.reasons[0]
 
 
-def test_the_age_is_that_of_the_newest_checkpoint_that_can_be_used(used: UsedHome) -> None:
+def test_the_age_is_the_age_of_the_newest_valid_checkpoint(used: UsedHome) -> None:
     assert overview(used.files).checkpoint_age_s(datetime.now(UTC)) is None
     first = used.staged.checkpoint({HOURLY: [(1, "a")]})
     used.staged.checkpoint({HOURLY: [(2, "b")]})
@@ -63,7 +63,7 @@ def test_the_age_is_that_of_the_newest_checkpoint_that_can_be_used(used: UsedHom
     assert found.checkpoint_age_s(first.completed_at - timedelta(seconds=90)) == 0.0  # a clock that is late
 
 
-def test_losses_are_open_that_the_ledger_has_after_the_newest_checkpoint_until_they_are_closed(used: UsedHome) -> None:
+def test_losses_that_were_recorded_after_the_newest_checkpoint_are_open_until_they_are_closed(used: UsedHome) -> None:
     used.complete()
     assert overview(used.files).open_losses == frozenset()
     first, second = lose_files(used, "a", "b")

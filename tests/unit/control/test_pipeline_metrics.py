@@ -32,7 +32,7 @@ def values(facts: PipelineFacts) -> Found:
     return {(each.name, *value.tags.values()): value.value for each in METRICS for value in each.values(facts)}
 
 
-def test_the_metrics_say_what_the_heartbeat_and_the_newest_checkpoint_say(tmp_path: Path) -> None:
+def test_the_metrics_have_the_values_of_the_heartbeat_and_the_newest_checkpoint(tmp_path: Path) -> None:
     reader = MetricsReader(home_with_a_checkpoint(tmp_path).files)
     report = ErrorReport(error="RejectedError", retry="never", failed="A constraint.")
     blocked = BlockedPublication(checkpoint=CheckpointId(1), since=NOW, tries=1, waiting=(SinkName("hourly"),), error=report)
@@ -74,7 +74,7 @@ def test_the_metrics_say_what_the_heartbeat_and_the_newest_checkpoint_say(tmp_pa
     }
 
 
-def test_without_a_checkpoint_nothing_is_said_about_one() -> None:
+def test_there_are_no_checkpoint_metrics_without_a_checkpoint() -> None:
     found = values(PipelineFacts(a_status(), None, NOW.timestamp()))
     assert found["blocked_publication_time",] == 0.0
     assert not [name for name, *_ in found if name.startswith("last_checkpoint")]
@@ -105,7 +105,7 @@ def test_the_newest_manifest_is_read_once_for_each_checkpoint(tmp_path: Path, mo
     assert (newest and newest.checkpoint, len(reads)) == (2, 3)
 
 
-def test_a_home_that_cannot_be_read_leaves_the_last_known_facts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_known_facts_stay_if_the_home_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_: object) -> None:
         raise StorageError("The disk is away.")
 
@@ -137,7 +137,7 @@ def budgets(facts: PipelineFacts) -> dict[str, float]:
     return {tags[0]: value for (name, *tags), value in values(facts).items() if name == "budget_left"}
 
 
-def test_the_budget_of_a_tolerant_stage_is_used_up_by_what_it_passes_over_and_comes_back_with_time(tmp_path: Path) -> None:
+def test_passed_over_rows_use_up_the_budget_of_a_tolerant_stage_until_time_has_passed(tmp_path: Path) -> None:
     home = home_with_a_checkpoint(tmp_path)
     ledger, now = LossLedger(home.files), datetime.now(UTC)
     reader = MetricsReader(home.files)
@@ -155,7 +155,7 @@ def test_the_budget_of_a_tolerant_stage_is_used_up_by_what_it_passes_over_and_co
     assert found(timedelta(minutes=61)) == {"hourly": 10, "daily": 10}
 
 
-def test_losses_are_open_until_somebody_accepts_them(tmp_path: Path) -> None:
+def test_losses_are_counted_as_open_until_they_are_accepted(tmp_path: Path) -> None:
     home = home_with_a_checkpoint(tmp_path)
     ledger, reader = LossLedger(home.files), MetricsReader(home.files)
     passes_over(ledger, 4)
@@ -174,7 +174,7 @@ def test_a_heartbeat_with_an_impossible_interval_fails_no_metric(tmp_path: Path,
     assert budgets(facts) == {"hourly": 10}
 
 
-def test_the_loss_ledger_is_listed_each_time_and_a_loss_is_read_once_and_only_for_a_tolerant_stage(
+def test_the_loss_ledger_is_listed_each_time_and_each_loss_of_a_tolerant_stage_is_read_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home, looks = home_with_a_checkpoint(tmp_path), list[str]()
@@ -195,7 +195,7 @@ def test_the_loss_ledger_is_listed_each_time_and_a_loss_is_read_once_and_only_fo
     assert sorted(looks) == ["names", "names", "names", "names", "read"]
 
 
-def test_without_the_loss_ledger_the_budget_is_not_known_and_later_stays_as_it_was(
+def test_an_unreadable_loss_ledger_leaves_the_budget_unknown_or_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(_: object) -> None:

@@ -27,14 +27,14 @@ def asked(home: Path, answer: StreamPipelineError | None = REFUSED) -> StartRequ
     return request
 
 
-def test_a_directory_that_is_no_home_is_left_as_it_was_found(tmp_path: Path) -> None:
+def test_a_refused_start_leaves_a_directory_that_is_no_home_as_it_was(tmp_path: Path) -> None:
     request = asked(tmp_path / "misspelt")
     for _ in range(2):
         forget_refused_start(LocalFiles(tmp_path / "misspelt"), request.attempt)
         assert list(tmp_path.iterdir()) == []
 
 
-def test_what_somebody_else_has_there_stays(tmp_path: Path) -> None:
+def test_files_of_others_in_the_directory_stay(tmp_path: Path) -> None:
     request = asked(tmp_path)
     other = Channel(LocalFiles(tmp_path)).request_start(RunId("another task"), parameters={})
     (tmp_path / "notes.txt").touch()
@@ -52,7 +52,7 @@ def test_a_start_that_was_not_refused_stays(tmp_path: Path, answer: StreamPipeli
     assert LocalFiles(tmp_path).paths() == before
 
 
-def test_the_answer_of_a_home_stays(tmp_path: Path) -> None:
+def test_the_answer_of_an_existing_home_stays(tmp_path: Path) -> None:
     request, files = asked(tmp_path), LocalFiles(tmp_path)
     Channel(files).claim(PipelineName("small"))
     forget_refused_start(files, request.attempt)

@@ -33,7 +33,7 @@ class Client(LocalFiles):
         return super().names(directory)
 
 
-def test_an_answer_is_seen_at_once(tmp_path: Path) -> None:
+def test_a_wait_sees_an_answer_at_once(tmp_path: Path) -> None:
     waiting, driver = Channel(Client(tmp_path)), Channel(LocalFiles(tmp_path))
     request = driver.request_start(RunId("a"), parameters={})
     assert waiting.response(request.request) is None
@@ -50,7 +50,7 @@ def test_an_answer_is_seen_at_once(tmp_path: Path) -> None:
     assert waiting.response(request.request) is not None
 
 
-def test_a_cancel_is_seen_at_once(tmp_path: Path) -> None:
+def test_a_wait_sees_a_cancel_at_once(tmp_path: Path) -> None:
     driver, task = (AttemptLease(files, AttemptNumber(1)) for files in (Client(tmp_path), LocalFiles(tmp_path)))
     owner = task.take("a task").owner
     assert driver.cancelled() is None

@@ -56,12 +56,12 @@ def test_each_event_in_each_state_leads_to_its_action(event: RequestEvent, state
 
 
 @pytest.mark.parametrize("state", REQUESTS)
-def test_a_request_is_in_the_state_of_its_words_until_a_checkpoint_covers_it(state: RequestState) -> None:
+def test_the_state_of_a_request_follows_from_its_options_until_a_checkpoint_covers_it(state: RequestState) -> None:
     assert state_of(REQUESTS[state]) is state
     assert state_of(REQUESTS[state], is_covered=True) is S.COVERED
 
 
-def test_the_requests_that_are_covered_or_whose_work_is_done_are_answered() -> None:
+def test_covered_requests_and_requests_whose_work_is_done_are_answered() -> None:
     saves = [REQUESTS[S.CHECKPOINT], REQUESTS[S.SAVEPOINT]]
     covers = saves[:1].__contains__
     assert answered_after(E.STOPPED, [*REQUESTS.values()], covers) == [REQUESTS[S.CHECKPOINT]]

@@ -23,7 +23,7 @@ def rounds(tmp_path: Path) -> Rounds:
     return Rounds(LocalFiles(tmp_path))
 
 
-def test_a_round_that_was_begun_stays_as_it_was(rounds: Rounds) -> None:
+def test_a_round_that_has_begun_never_changes(rounds: Rounds) -> None:
     first = rounds.begin(begun(1, "a", OnEnd.SUSPEND))
     assert rounds.begin(begun(1, "b", OnEnd.DRAIN)) == first == rounds.read(RoundNumber(1))
 
@@ -36,7 +36,7 @@ def test_the_latest_round_is_the_highest_number(rounds: Rounds) -> None:
     assert latest == begun(10).model_copy(update={"nonce": latest.nonce if latest else ""})
 
 
-def test_a_pin_stays_where_it_was_first_set(rounds: Rounds) -> None:
+def test_a_pin_never_changes(rounds: Rounds) -> None:
     first = rounds.pin(RoundNumber(1), pinned(5))
     assert rounds.pin(RoundNumber(1), pinned(6)) == first == rounds.pinned(RoundNumber(1), NAME)
 

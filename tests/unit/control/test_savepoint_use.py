@@ -45,7 +45,7 @@ def test_a_home_without_references_does_not_need_the_savepoint(home: Files, save
     assert needed_by(home, savepoint) == []
 
 
-def test_a_request_that_is_made_for_it_and_open(home: Files, savepoint: Files) -> None:
+def test_an_open_request_needs_the_savepoint_that_it_makes(home: Files, savepoint: Files) -> None:
     asks(home, savepoint.url)
     assert needed_by(home, savepoint) == ["stop-a, which is not answered yet"]
     assert needed_by(home, quick(Path("/elsewhere"))) == []
@@ -61,7 +61,7 @@ def test_a_place_in_an_object_store_is_the_same_however_it_is_spelled(home: File
     assert needed_by(home, open_place("s3://bucket/savepoints/b")) == []
 
 
-def test_and_by_default_that_is_below_the_home(home: Files) -> None:
+def test_an_open_request_without_a_target_needs_the_savepoint_below_the_home(home: Files) -> None:
     asks(home, None)
     assert len(needed_by(home, home.below("savepoints/stop-a"))) == 1
     assert needed_by(home, home.below("savepoints/stop-b")) == []
@@ -79,7 +79,7 @@ def test_a_savepoint_that_is_reached_through_a_symbolic_link_is_the_same(
     assert needed_by(home, disposed) == ["stop-a, which is not answered yet", "start-1, which no driver has begun to answer"]
 
 
-def test_a_start_until_it_has_a_checkpoint_of_its_own(home: Files, savepoint: Files) -> None:
+def test_a_start_needs_its_savepoint_until_it_has_a_checkpoint_of_its_own(home: Files, savepoint: Files) -> None:
     request = starts_from(home, savepoint)
     assert needed_by(home, savepoint) == ["start-1, which no driver has begun to answer"]
     Attempts(home).create(attempt(1, "tuesday", 1, "new"))
@@ -91,7 +91,7 @@ def test_a_start_until_it_has_a_checkpoint_of_its_own(home: Files, savepoint: Fi
     assert request.restore
 
 
-def test_and_every_attempt_that_follows_it(home: Files, savepoint: Files) -> None:
+def test_every_later_attempt_needs_the_savepoint_of_the_start_too(home: Files, savepoint: Files) -> None:
     starts_from(home, savepoint)
     Attempts(home).create(attempt(1, "tuesday", 1, "new"))
     Channel(home).request_start(RunId("wednesday"), parameters={})
@@ -99,7 +99,7 @@ def test_and_every_attempt_that_follows_it(home: Files, savepoint: Files) -> Non
     assert needed_by(home, savepoint) == ["attempt 2, which began with it and has no checkpoint of its own yet"]
 
 
-def test_a_start_of_changed_code_that_has_taken_it_itself(home: Files, savepoint: Files) -> None:
+def test_a_start_of_changed_code_needs_the_savepoint_that_it_has_taken(home: Files, savepoint: Files) -> None:
     Channel(home).request_start(RunId("tuesday"), parameters={})
     Attempts(home).create(attempt(1, "tuesday", 1, "new", restore=RestoreFrom(savepoint=savepoint.url)))
     assert needed_by(home, savepoint) == ["attempt 1, which began with it and has no checkpoint of its own yet"]

@@ -99,7 +99,7 @@ def test_a_lost_driver_is_followed_by_the_next_attempt_after_the_strategys_delay
     assert following.history.restarts == 1
 
 
-def test_every_process_comes_to_the_same_decision_whenever_it_looks(files: Files) -> None:
+def test_every_process_makes_the_same_decision_at_any_time(files: Files) -> None:
     request = an_attempt(files, GROWING)
     first = after_end(files, request.attempt, OwnerNumber(1), LOST)
     assert isinstance(first, Restart)
@@ -113,7 +113,7 @@ def test_the_jitter_of_two_runs_differs(files: Files) -> None:
     assert len({each.due_at for each in found if isinstance(each, Restart)}) == 2
 
 
-def test_a_driver_that_was_taken_for_lost_is_asked_to_end_should_it_live(files: Files) -> None:
+def test_a_driver_that_was_taken_for_lost_is_cancelled_in_case_it_still_runs(files: Files) -> None:
     request = an_attempt(files)
     after_end(files, request.attempt, OwnerNumber(1), LOST)
     cancelled = AttemptLease(files, request.attempt).cancelled()
@@ -161,7 +161,7 @@ def test_a_requested_start_counts_restarts_from_zero(files: Files) -> None:
         RestartsExhaustedError("A stage has failed too often."),
     ],
 )
-def test_what_no_restart_can_heal_is_the_end(files: Files, error: StreamPipelineError) -> None:
+def test_an_error_that_no_restart_can_heal_ends_the_run(files: Files, error: StreamPipelineError) -> None:
     request = an_attempt(files)
     fails(files, request, error)
     following = after_end(files, request.attempt, OwnerNumber(1), error)
@@ -186,38 +186,40 @@ def test_a_strategy_of_none_ends_with_the_first_failure(files: Files) -> None:
 
 
 @pytest.mark.parametrize("error", [DeadlineExceededError("No answer after 60 s."), StorageFullError("The home cannot be read.")])
-def test_a_wait_that_ends_while_a_driver_may_be_at_work_is_no_failure_of_it(files: Files, error: StreamPipelineError) -> None:
+def test_a_wait_that_ends_while_the_driver_may_still_run_is_no_failure_of_the_driver(
+    files: Files, error: StreamPipelineError
+) -> None:
     request = an_attempt(files)
     assert after_end(files, request.attempt, OwnerNumber(1), error) is None
     assert Channel(files).response(request.request) is None
 
 
-def test_a_full_disk_that_a_driver_has_met_is_one(files: Files) -> None:
+def test_a_full_disk_of_the_driver_is_a_failure_of_the_driver(files: Files) -> None:
     request = an_attempt(files)
     fails(files, request, StorageFullError("The disk is full."))
     assert isinstance(after_end(files, request.attempt, OwnerNumber(1), StorageFullError("The disk is full.")), Restart)
 
 
-def test_a_half_done_stop_is_followed_by_an_attempt_that_rolls_forward(files: Files) -> None:
+def test_an_unfinished_stop_is_followed_by_an_attempt_that_completes_it(files: Files) -> None:
     request = an_attempt(files)
     half_done = IncompleteError("The stop did not finish.", exists="Checkpoint 4.")
     fails(files, request, half_done)
     assert isinstance(after_end(files, request.attempt, OwnerNumber(1), half_done), Restart)
 
 
-def test_a_pipeline_whose_inputs_end_is_left_to_airflows_retries(files: Files) -> None:
+def test_a_bounded_pipeline_is_left_to_the_retries_of_airflow(files: Files) -> None:
     request = an_attempt(files, None)
     assert after_end(files, request.attempt, OwnerNumber(1), LOST) is None
     assert next_start(files, RUN) is None
     assert Channel(files).response(request.request) is None
 
 
-def test_a_driver_that_never_began_a_first_attempt_is_left_to_airflows_retries(files: Files) -> None:
+def test_a_driver_that_never_began_its_first_attempt_is_left_to_the_retries_of_airflow(files: Files) -> None:
     request = Channel(files).request_start(RUN, parameters={})
     assert after_end(files, request.attempt, OwnerNumber(1), LOST) is None
 
 
-def test_a_driver_that_did_not_begin_a_restart_counts_as_a_failure_of_the_strategy_before(files: Files) -> None:
+def test_a_driver_that_did_not_begin_a_restart_counts_as_a_failure_for_the_previous_strategy(files: Files) -> None:
     first = an_attempt(files)
     following = after_end(files, first.attempt, OwnerNumber(1), LOST)
     assert isinstance(following, Restart)
@@ -227,7 +229,7 @@ def test_a_driver_that_did_not_begin_a_restart_counts_as_a_failure_of_the_strate
     assert again.history.restarts == 2
 
 
-def test_the_strategy_of_another_run_has_no_say(files: Files) -> None:
+def test_the_strategy_of_another_run_does_not_apply(files: Files) -> None:
     an_attempt(files)
     other = Channel(files).request_start(RunId("another"), parameters={})
     assert after_end(files, other.attempt, None, LOST) is None
@@ -249,7 +251,7 @@ def test_a_driver_that_was_killed_after_a_cancel_was_not_lost(files: Files) -> N
     assert Channel(files).response(request.request) is None
 
 
-def test_the_next_try_finds_a_driver_that_was_lost_unseen(files: Files) -> None:
+def test_the_next_try_notices_a_driver_that_was_lost_in_the_meantime(files: Files) -> None:
     request = an_attempt(files)
     following = next_start(files, RUN)
     assert isinstance(following, Restart)
@@ -260,7 +262,7 @@ def test_the_next_try_finds_a_driver_that_was_lost_unseen(files: Files) -> None:
     assert "while no task waited for it" in answer.error.failed
 
 
-def test_a_restart_that_was_asked_for_and_not_begun_is_asked_for_in_the_same_words(files: Files) -> None:
+def test_a_restart_that_was_requested_and_not_begun_is_requested_with_the_same_options(files: Files) -> None:
     first = an_attempt(files)
     following = after_end(files, first.attempt, OwnerNumber(1), LOST)
     assert isinstance(following, Restart)
@@ -272,13 +274,13 @@ def test_a_restart_that_was_asked_for_and_not_begun_is_asked_for_in_the_same_wor
     assert channel.request_start(RUN, parameters={}, restarts=again.history) == asked
 
 
-def test_a_home_without_a_past_has_no_restart_due(files: Files) -> None:
+def test_a_home_without_attempts_has_no_restart_due(files: Files) -> None:
     assert next_start(files, RUN) is None
     Channel(files).request_start(RUN, parameters={})
     assert next_start(files, RUN) is None
 
 
-def test_a_pipeline_goes_on_from_the_loss_of_its_driver_to_the_next_attempt(files: Files) -> None:
+def test_a_pipeline_counts_as_continuing_between_the_loss_of_its_driver_and_the_next_attempt(files: Files) -> None:
     request = an_attempt(files)
     before = files.names("responses")
     assert goes_on(files)
@@ -292,7 +294,7 @@ def test_a_pipeline_goes_on_from_the_loss_of_its_driver_to_the_next_attempt(file
     assert goes_on(files)
 
 
-def test_a_pipeline_does_not_go_on_where_a_start_has_to_be_asked_for(files: Files) -> None:
+def test_a_pipeline_that_needs_a_new_start_request_does_not_count_as_continuing(files: Files) -> None:
     assert not goes_on(files)
     Channel(files).request_start(RUN, parameters={})
     assert not goes_on(files)  # a new start request has priority
@@ -300,7 +302,7 @@ def test_a_pipeline_does_not_go_on_where_a_start_has_to_be_asked_for(files: File
     assert not goes_on(files)
 
 
-def test_a_pipeline_whose_restart_somebody_has_called_off_does_not_go_on(files: Files) -> None:
+def test_a_pipeline_whose_restart_was_cancelled_does_not_count_as_continuing(files: Files) -> None:
     request = an_attempt(files)
     after_end(files, request.attempt, OwnerNumber(1), LOST)
     assert cancel_newest(files, "a person", "it costs too much") is not None
@@ -309,7 +311,7 @@ def test_a_pipeline_whose_restart_somebody_has_called_off_does_not_go_on(files: 
 
 
 @pytest.mark.parametrize("begun", [True, False])
-def test_a_pipeline_that_somebody_has_cancelled_does_not_go_on(files: Files, *, begun: bool) -> None:
+def test_a_pipeline_that_a_user_has_cancelled_does_not_count_as_continuing(files: Files, *, begun: bool) -> None:
     request = an_attempt(files)
     if not begun:
         following = after_end(files, request.attempt, OwnerNumber(1), LOST)
@@ -323,7 +325,7 @@ def test_a_pipeline_that_somebody_has_cancelled_does_not_go_on(files: Files, *, 
 
 
 @pytest.mark.parametrize(("retry", "follows"), [("with_backoff", Restart), ("never", End)])
-def test_an_error_of_a_newer_version_goes_by_what_it_says(files: Files, retry: str, follows: type) -> None:
+def test_the_retry_field_of_an_error_of_a_newer_version_decides(files: Files, retry: str, follows: type) -> None:
     request = an_attempt(files)
     report = ErrorReport(error="MeteoriteError", retry=retry, failed="It fell.")
     Channel(files).respond(a_failure(request, FAILED).model_copy(update={"error": report}))

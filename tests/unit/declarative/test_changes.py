@@ -20,7 +20,7 @@ def flow(**arguments: str) -> str:
         ('[F.col("user"), F.col("day")]', 'F.col("id")', "F.expr(\"kind = 'delete'\")"),
     ],
 )
-def test_an_auto_cdc_flow_is_a_sink_with_keys(orders: Project, keys: str, sequence_by: str, deletes: str) -> None:
+def test_an_auto_cdc_flow_becomes_a_sink_with_keys(orders: Project, keys: str, sequence_by: str, deletes: str) -> None:
     orders.write("zzz.py", flow(keys=keys, sequence_by=sequence_by, apply_as_deletes=deletes))
     stage = orders.load().graph().stages["newest"]  # type: ignore[index]
     assert list(stage.inputs) == ["orders"]
@@ -52,7 +52,7 @@ def test_an_auto_cdc_flow_is_a_sink_with_keys(orders: Project, keys: str, sequen
         ({"column_list": '["user", "name"]'}, SEQUENCE, DELETED),
     ],
 )
-def test_the_table_gets_a_column_for_what_is_computed_or_left_out(
+def test_the_table_gets_a_column_for_each_expression_and_each_left_out_column(
     orders: Project, arguments: dict[str, str], sequence_by: str, deletes: str | None
 ) -> None:
     given = {"apply_as_deletes": "\"kind = 'delete'\""} | arguments
@@ -73,7 +73,9 @@ def test_the_table_gets_a_column_for_what_is_computed_or_left_out(
         (flow(column_list='["id", "user"]', except_column_list='["name"]'), "has both column_list and except_column_list"),
     ],
 )
-def test_what_a_merge_cannot_do_is_refused_with_the_place_of_the_flow(orders: Project, text: str, problem: str) -> None:
+def test_an_option_that_a_merge_does_not_support_is_refused_with_the_line_of_the_flow(
+    orders: Project, text: str, problem: str
+) -> None:
     orders.write("zzz.py", text)
     assert str(orders.refused(problem)).startswith("transformations/zzz.py, line 4: ")
 

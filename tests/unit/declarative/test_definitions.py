@@ -28,19 +28,19 @@ EMPTY = '    return spark.readStream.table("raw.orders")\n'
         ('@dp.table(name="a b")\ndef odd():\n' + EMPTY, "'a b' cannot be a name"),
     ],
 )
-def test_what_cannot_run_is_refused_with_the_place_of_its_definition(orders: Project, definition: str, problem: str) -> None:
+def test_an_unsupported_definition_is_refused_with_its_line(orders: Project, definition: str, problem: str) -> None:
     orders.write("tables.py", "\n" + definition)
     error = orders.refused(problem)
     assert str(error).startswith("transformations/tables.py, line 4: ")
     assert error.evidence["line"] == 4
 
 
-def test_every_mistake_is_named_at_once(orders: Project) -> None:
+def test_one_error_names_all_mistakes_of_the_definitions(orders: Project) -> None:
     orders.write("tables.py", 'dp.create_sink("topic", "kafka", {})\ndp.create_streaming_table("plain", format="orc")\n')
     assert "'topic' is not supported" in str(orders.refused("2 mistakes were found.*'plain' has the format 'orc'"))
 
 
-def test_the_options_of_a_table_are_those_of_its_sink(project: Project) -> None:
+def test_the_options_of_a_table_become_options_of_its_sink(project: Project) -> None:
     project.specification(
         """
         name: shop

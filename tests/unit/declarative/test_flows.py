@@ -16,14 +16,14 @@ def flow(body: str, *lines: str) -> str:
 
 
 @pytest.mark.parametrize("name", ["orders", "ORDERS", "default.orders", "spark_catalog.default.orders"])
-def test_a_table_of_the_project_is_the_stage_that_fills_it(orders: Project, name: str) -> None:
+def test_reading_a_table_of_the_project_is_reading_the_stage_that_fills_it(orders: Project, name: str) -> None:
     orders.write("more.py", flow(f'spark.readStream.table("{name}").where("id > 1")'))
     graph = orders.load().graph()
     assert inputs(graph, "more") == ["orders"]
     assert list(graph.sources) == ["source_incoming"]
 
 
-def test_what_is_read_from_outside_becomes_a_source_once(orders: Project) -> None:
+def test_each_table_or_folder_from_outside_becomes_one_source(orders: Project) -> None:
     same = 'spark.readStream.schema("id LONG, at TIMESTAMP").parquet("/data/incoming/")'
     orders.write("more.py", flow(f'{same}.union(spark.readStream.format("delta").load("/lake/incoming"))'))
     graph = orders.load().graph()
@@ -43,7 +43,7 @@ def test_what_is_read_from_outside_becomes_a_source_once(orders: Project) -> Non
         ('spark.readStream.format("parquet").options(path="/data/events").load()', "source_events"),
     ],
 )
-def test_a_source_is_named_after_what_it_reads(project: Project, read: str, name: str) -> None:
+def test_a_source_is_named_after_the_table_or_folder_that_it_reads(project: Project, read: str, name: str) -> None:
     project.write("more.py", flow(read))
     assert list(project.load().graph().sources) == [name]
 
@@ -57,7 +57,7 @@ def test_a_source_is_named_after_what_it_reads(project: Project, read: str, name
         ('spark.read.csv("/data/rates")', "unpinned"),
     ],
 )
-def test_a_batch_read_is_a_static_input_and_pinned_where_it_can_be(orders: Project, read: str, refresh: str) -> None:
+def test_a_batch_read_is_a_static_input_and_pinned_if_possible(orders: Project, read: str, refresh: str) -> None:
     orders.write("more.py", flow(f'spark.readStream.table("orders").join(F.broadcast({read}), "id")'))
     graph = orders.load().graph()
     assert inputs(graph, "more") == ["orders", "static_rates"]
@@ -90,7 +90,7 @@ def test_a_temporary_view_is_part_of_each_flow_that_reads_it(orders: Project) ->
     assert inputs(graph, "one") == inputs(graph, "two") == ["orders"]
 
 
-def test_flows_into_one_table_are_stages_that_the_tables_stage_unites(orders: Project) -> None:
+def test_several_flows_into_one_table_are_stages_that_the_stage_of_the_table_unites(orders: Project) -> None:
     orders.write(
         "more.py",
         """
@@ -111,7 +111,7 @@ def test_flows_into_one_table_are_stages_that_the_tables_stage_unites(orders: Pr
     assert graph.stages["all_orders_flow"].conf == {"spark.sql.ansi.enabled": "false"}  # type: ignore[index]
 
 
-def test_the_only_append_flow_of_a_table_is_a_stage_of_its_own_so_that_another_can_join_it(orders: Project) -> None:
+def test_the_only_append_flow_of_a_table_is_its_own_stage_so_that_another_flow_can_be_added(orders: Project) -> None:
     orders.write(
         "more.py",
         """
@@ -126,14 +126,14 @@ def test_the_only_append_flow_of_a_table_is_a_stage_of_its_own_so_that_another_c
     assert (inputs(graph, "all_orders"), inputs(graph, "ours")) == (["ours"], ["orders"])
 
 
-def test_options_that_only_pace_a_read_of_the_projects_table_change_nothing(orders: Project) -> None:
+def test_rate_limits_on_a_read_of_a_table_of_the_project_change_nothing(orders: Project) -> None:
     orders.write(
         "more.py", flow('spark.readStream.option("maxFilesPerTrigger", 1).options(maxBytesPerTrigger="1g").table("orders")')
     )
     assert inputs(orders.load().graph(), "more") == ["orders"]
 
 
-def test_a_flow_uses_frames_as_if_they_had_rows(orders: Project) -> None:
+def test_a_flow_can_use_all_methods_of_frames_while_its_inputs_are_searched(orders: Project) -> None:
     orders.write(
         "more.py",
         flow(
@@ -147,7 +147,7 @@ def test_a_flow_uses_frames_as_if_they_had_rows(orders: Project) -> None:
     assert inputs(orders.load().graph(), "more") == ["orders", "source_last"]
 
 
-def test_a_table_may_have_a_name_that_python_keeps_for_itself(project: Project) -> None:
+def test_a_table_may_have_the_name_of_a_python_keyword(project: Project) -> None:
     project.write(
         "more.py",
         '@dp.table(name="class")\ndef one():\n    return spark.readStream.table("raw.x")\n'
@@ -156,12 +156,12 @@ def test_a_table_may_have_a_name_that_python_keeps_for_itself(project: Project) 
     assert inputs(project.load().graph(), "more") == ["class"]
 
 
-def test_a_flow_may_ask_for_columns_after_it_has_read_everything(orders: Project) -> None:
+def test_a_flow_may_ask_for_the_columns_of_a_frame_after_all_reads(orders: Project) -> None:
     orders.write("more.py", flow("read.select(*read.columns)", 'read = spark.readStream.table("orders")'))
     assert inputs(orders.load().graph(), "more") == ["orders"]
 
 
-def test_settings_are_those_of_the_command_then_those_of_the_project(project: Project) -> None:
+def test_settings_of_the_command_override_those_of_the_project(project: Project) -> None:
     project.specification(
         """
         name: shop
@@ -200,7 +200,7 @@ def test_settings_are_those_of_the_command_then_those_of_the_project(project: Pr
         ),
     ],
 )
-def test_what_a_flow_cannot_do_is_refused_with_its_place(orders: Project, body: str, problem: str) -> None:
+def test_an_unsupported_flow_is_refused_with_its_line(orders: Project, body: str, problem: str) -> None:
     orders.write("more.py", '@dp.temporary_view\ndef loop(): return spark.table("loop")\n' + flow(body))
     assert str(orders.refused(problem)).startswith("transformations/more.py, line 5: ")
 
@@ -211,7 +211,7 @@ def test_one_flow_with_two_watermarks_on_one_input_is_refused(orders: Project) -
     orders.refused("reads 'orders' with the watermarks .*1 hour.* and .*2 hours")
 
 
-def test_a_flow_that_reads_something_else_when_it_runs_is_refused(orders: Project) -> None:
+def test_a_flow_that_reads_another_input_when_it_runs_is_refused(orders: Project) -> None:
     orders.write("more.py", 'reads = iter(["orders", "raw.other"])\n' + flow("spark.readStream.table(next(reads))"))
     stage = orders.load().graph().stages["more"]  # type: ignore[index]
     frame = SimpleNamespace(sparkSession=None, isStreaming=True)

@@ -8,7 +8,7 @@ from spark_jobs.protocol.errors import InvalidPipelineError
 from tests.unit.declarative.conftest import Project
 
 
-def test_a_project_is_a_pipeline_of_its_name_that_suspends_at_its_end(orders: Project) -> None:
+def test_a_project_becomes_a_pipeline_of_its_name_that_suspends_at_its_end(orders: Project) -> None:
     orders.specification(
         """
         name: my-shop
@@ -35,7 +35,7 @@ def test_a_project_is_a_pipeline_of_its_name_that_suspends_at_its_end(orders: Pr
         ("name: [", "it is not YAML"),
     ],
 )
-def test_a_mistake_in_the_specification_has_sparks_name(project: Project, text: str, problem: str) -> None:
+def test_a_mistake_in_the_specification_has_the_error_class_of_spark(project: Project, text: str, problem: str) -> None:
     project.specification(text)
     assert "spark-pipeline.yml" in str(project.refused(problem))
 
@@ -63,7 +63,7 @@ def test_a_file_that_two_libraries_include_is_loaded_once(orders: Project) -> No
     assert set(orders.load().graph().stages) == {"orders", "large"}
 
 
-def test_what_python_has_compiled_is_not_a_file_of_the_project(orders: Project) -> None:
+def test_compiled_python_files_are_not_files_of_the_project(orders: Project) -> None:
     compiled = orders.folder / "transformations" / "__pycache__" / "orders.cpython-311.pyc"
     compiled.parent.mkdir(exist_ok=True)
     compiled.write_bytes(b"")
@@ -77,7 +77,7 @@ def test_the_mistakes_of_all_files_are_named_with_their_lines(project: Project) 
     assert "transformations/b.py: importing it failed at line 5: ValueError: no" in str(error)
 
 
-def test_files_find_the_session_in_each_way_that_spark_has(project: Project) -> None:
+def test_files_find_the_session_in_each_way_that_spark_offers(project: Project) -> None:
     project.write(
         "tables.py",
         """
@@ -105,7 +105,7 @@ def test_files_find_the_session_in_each_way_that_spark_has(project: Project) -> 
     assert set(project.load().graph().sources) == {"source_one", "source_two", "source_three", "source_four"}
 
 
-def test_what_a_file_reads_outside_of_a_flow_is_refused_with_its_line(project: Project) -> None:
+def test_a_read_outside_of_a_flow_is_refused_with_its_line(project: Project) -> None:
     project.write("tables.py", "rows = spark.readStream.table('raw.one')\n")
     error = project.refused("asks for a Spark session when it is imported")
     assert error.evidence["line"] == 3
@@ -144,6 +144,6 @@ def test_a_live_project_has_sources_without_an_end(orders: Project) -> None:
 
 
 @pytest.mark.parametrize("name", ["other", ""])
-def test_a_project_has_no_other_name(orders: Project, name: str) -> None:
+def test_only_the_name_live_selects_another_form_of_a_project(orders: Project, name: str) -> None:
     with pytest.raises(InvalidPipelineError, match=r"a project has no .* for a stream without an end"):
         load_pipeline(f"{orders.folder}/spark-pipeline.yml:{name}")

@@ -19,9 +19,7 @@ NOTHING, SCHEMA, BOTH = Namespace(), Namespace(schema="shop"), Namespace("lake",
         (BOTH, "`raw`.`orders`", "lake.raw.orders"),
     ],
 )
-def test_a_table_has_the_catalog_and_the_schema_of_the_project_where_its_name_has_none(
-    namespace: Namespace, name: str, table: str
-) -> None:
+def test_a_table_name_without_catalog_and_schema_gets_those_of_the_project(namespace: Namespace, name: str, table: str) -> None:
     assert namespace.table(name) == table
 
 
@@ -30,7 +28,7 @@ def test_all_ways_to_write_a_name_mean_one_table(other: str) -> None:
     assert BOTH.identity(other) == ("lake", "shop", "orders")
 
 
-def test_tables_of_one_name_in_two_schemas_are_two() -> None:
+def test_tables_of_the_same_name_in_two_schemas_are_different() -> None:
     assert NOTHING.identity("orders") == ("spark_catalog", "default", "orders") != NOTHING.identity("raw.orders")
 
 

@@ -26,7 +26,7 @@ def result(parser: SqlParser, text: str) -> FrameStandIn:
         ("FROM a |> AGGREGATE count(*) GROUP BY b", True),
     ],
 )
-def test_a_query_makes_groups_or_single_rows(parser: SqlParser, text: str, aggregated: bool) -> None:
+def test_a_query_is_recognized_as_grouped_or_as_row_by_row(parser: SqlParser, text: str, aggregated: bool) -> None:
     found = result(parser, text)
     assert (found.aggregated, found.whole) == (aggregated, False)
 
@@ -86,7 +86,7 @@ def test_a_query_makes_groups_or_single_rows(parser: SqlParser, text: str, aggre
         ("SELECT * FROM a WHERE b = 'now()'", False),
     ],
 )
-def test_a_query_needs_all_rows_if_no_stream_can_keep_it(parser: SqlParser, text: str, whole: bool) -> None:
+def test_a_query_that_no_stream_can_maintain_needs_all_rows(parser: SqlParser, text: str, whole: bool) -> None:
     assert result(parser, text).whole is whole
 
 

@@ -9,7 +9,7 @@ from spark_jobs.declarative.sql import ParserProcess, SqlError, SqlParser, subst
 from spark_jobs.protocol.errors import MissingRequirementError
 
 
-def test_a_process_parses_and_ends_with_its_context(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_parser_process_ends_with_its_context(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     with ParserProcess() as process:
         assert process.parser() is process.parser()
@@ -26,7 +26,7 @@ def test_a_spark_home_without_spark_is_refused(monkeypatch: pytest.MonkeyPatch, 
         process.parser()
 
 
-def test_an_exception_of_the_parser_is_not_looked_up_in_the_process_of_a_session(
+def test_an_exception_of_the_parser_is_not_looked_up_in_the_jvm_of_a_session(
     parser: SqlParser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(java_gateway, "get_return_value", java_gateway.get_return_value)
@@ -55,7 +55,7 @@ def test_statements_end_at_semicolons_outside_of_texts_and_comments(parser: SqlP
         ("SELECT * FROM range(5) JOIN VALUES (1) AS v(id) USING (id)", []),
     ],
 )
-def test_a_query_knows_the_relations_that_it_reads(parser: SqlParser, text: str, relations: list[tuple[str, bool]]) -> None:
+def test_the_relations_that_a_query_reads_are_found(parser: SqlParser, text: str, relations: list[tuple[str, bool]]) -> None:
     assert [(each.name, each.streaming) for each in parser.query(text).relations] == relations
 
 
@@ -98,12 +98,12 @@ def test_a_query_can_read_other_relations_under_the_same_names(parser: SqlParser
         ("DROP TABLE a", "DropTable is not a query", 1),
     ],
 )
-def test_what_no_flow_can_read_is_refused_with_its_line(parser: SqlParser, text: str, problem: str, line: int) -> None:
+def test_a_read_that_no_flow_supports_is_refused_with_its_line(parser: SqlParser, text: str, problem: str, line: int) -> None:
     with pytest.raises(SqlError, match=problem) as caught:
         parser.query(text)
     assert caught.value.line == line
 
 
-def test_settings_are_substituted_where_they_are_known() -> None:
+def test_settings_are_substituted_if_they_are_known() -> None:
     settings = {"shop.in": "/data", "spark.x": "1"}
     assert substituted("${shop.in} ${spark:spark.x} ${nope} $x {y}", settings) == "/data 1 ${nope} $x {y}"

@@ -124,7 +124,7 @@ def test_flows_in_python_may_run_sql(orders: Project) -> None:
         ),
     ],
 )
-def test_a_mistake_has_sparks_name_and_its_line(orders: Project, statement: str, problem: str) -> None:
+def test_a_mistake_has_the_error_class_of_spark_and_its_line(orders: Project, statement: str, problem: str) -> None:
     orders.write("zzz.sql", f"-- first; line\nSET a.b = c;\n\n/* a comment */ {statement};\n")
     error = orders.refused(problem)
     assert str(error).startswith("transformations/zzz.sql, line 4: ")
@@ -137,7 +137,7 @@ def test_a_mistake_has_sparks_name_and_its_line(orders: Project, statement: str,
         "create streaming table t flow auto\n cdc from x keys (id) sequence by id",
     ],
 )
-def test_auto_cdc_in_sql_names_the_spark_that_has_it_and_what_to_write_instead(orders: Project, statement: str) -> None:
+def test_the_refusal_of_auto_cdc_in_sql_names_the_spark_that_has_it_and_an_alternative(orders: Project, statement: str) -> None:
     orders.write("zzz.sql", statement)
     remedy = orders.refused("PARSE_SYNTAX_ERROR").remedy
     assert "Spark 4.3 has it" in remedy

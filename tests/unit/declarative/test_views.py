@@ -21,7 +21,7 @@ def view(body: str, name: str = "totals") -> str:
         'spark.table("orders").selectExpr("count(*) AS n")',
     ],
 )
-def test_a_view_of_groups_is_published_as_a_whole_with_each_checkpoint(orders: Project, body: str) -> None:
+def test_a_grouped_view_is_published_completely_with_each_checkpoint(orders: Project, body: str) -> None:
     orders.write("views.py", view(body))
     stage = orders.load().graph().stages["totals"]  # type: ignore[index]
     assert list(stage.inputs) == ["orders"]
@@ -30,12 +30,12 @@ def test_a_view_of_groups_is_published_as_a_whole_with_each_checkpoint(orders: P
     assert (stage.sink.mode, stage.sink.design.comment) == (SinkMode.COMPLETE, "kept")
 
 
-def test_a_view_of_single_rows_gets_those_that_are_new(orders: Project) -> None:
+def test_a_row_by_row_view_gets_only_new_rows(orders: Project) -> None:
     orders.write("views.py", view('spark.read.table("orders").where("id > 1")'))
     assert {stage.output_mode for stage in orders.load().graph().stages.values()} == {OutputMode.APPEND}
 
 
-def test_a_view_is_a_part_of_what_reads_it(orders: Project) -> None:
+def test_a_view_becomes_a_part_of_the_stages_that_read_it(orders: Project) -> None:
     orders.write(
         "views.py",
         view('spark.read.table("orders").groupBy("id").count()')
@@ -81,7 +81,7 @@ def test_a_view_of_other_tables_is_computed_again_by_each_run_or_at_an_interval(
         ),
     ],
 )
-def test_what_cannot_be_kept_up_to_date_is_refused_with_its_place(orders: Project, text: str, problem: str) -> None:
+def test_a_view_that_cannot_be_kept_up_to_date_is_refused_with_its_line(orders: Project, text: str, problem: str) -> None:
     orders.write("views.py", text)
     assert str(orders.refused(problem)).startswith("transformations/views.py, line 3: ")
 
@@ -144,7 +144,7 @@ dp.create_auto_cdc_flow(target="newest", source="orders", keys=["id"], sequence_
         ('spark.sql("SELECT a.id, count(*) AS n FROM orders a, orders b GROUP BY a.id")', ["orders"]),
     ],
 )
-def test_a_view_that_no_stream_can_keep_is_computed_from_tables_at_the_end_of_each_run(
+def test_a_view_that_no_stream_can_maintain_is_computed_from_tables_at_the_end_of_each_run(
     orders: Project, body: str, inputs: list[str]
 ) -> None:
     orders.write("views.py", RANKED + NEWEST + view(body))
@@ -171,7 +171,7 @@ def test_a_view_that_no_stream_can_keep_is_computed_from_tables_at_the_end_of_ea
         'spark.table("orders").select("id", F.window("at", "1 hour")).distinct()',
     ],
 )
-def test_a_view_that_a_stream_can_keep_is_up_to_date_at_each_checkpoint(orders: Project, body: str) -> None:
+def test_a_view_that_a_stream_can_maintain_is_up_to_date_at_each_checkpoint(orders: Project, body: str) -> None:
     orders.write("views.py", view(body))
     stage = orders.load().graph().stages["totals"]  # type: ignore[index]
     assert not stage.reads_tables
@@ -188,7 +188,7 @@ def test_a_view_that_a_stream_can_keep_is_up_to_date_at_each_checkpoint(orders: 
         ('spark.table("orders").limit(3)', "its query needs all rows"),
     ],
 )
-def test_a_live_project_has_no_view_that_no_stream_can_keep(orders: Project, body: str, reason: str) -> None:
+def test_a_live_project_refuses_a_view_that_no_stream_can_maintain(orders: Project, body: str, reason: str) -> None:
     orders.write("views.py", view(body) + NEWEST)
     with pytest.raises(
         InvalidPipelineError, match=f"{reason}. A live project has no end at which it could be computed"

@@ -36,12 +36,12 @@ def filled(words: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("page", pages(), ids=named)
-def test_every_command_line_on_a_page_is_one_that_the_command_line_takes(page: Path) -> None:
+def test_every_command_on_a_page_is_accepted_by_the_command_line(page: Path) -> None:
     refused = {line: refusal(filled(words)) for line, words in shown(page)}
     assert {line: said for line, said in refused.items() if said} == {}
 
 
-def test_the_command_line_does_not_take_what_it_does_not_have() -> None:
+def test_the_check_of_commands_refuses_unknown_commands_and_options() -> None:
     assert refusal(["inspect", "1", "--home", "h"]) is not None
     assert refusal(["inspect", "--checkpoint", "1"]) is None
     assert refusal(["run", "--hoem", "h"]) is not None

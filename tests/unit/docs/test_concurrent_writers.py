@@ -20,5 +20,5 @@ def test_the_page_has_every_action_with_its_outcomes() -> None:
     assert documented == tested
 
 
-def test_every_action_is_one_that_somebody_can_do() -> None:
+def test_every_action_can_be_done_by_delta_rs_or_spark() -> None:
     assert [action.name for action in ACTIONS if not action.by_delta_rs and not action.by_spark] == []

@@ -61,17 +61,17 @@ def test_every_error_says_what_to_do() -> None:
 
 
 @pytest.mark.parametrize("sentence", QUOTED)
-def test_a_quoted_sentence_is_one_that_the_product_says(sentence: str) -> None:
+def test_the_product_says_every_sentence_that_a_page_quotes(sentence: str) -> None:
     assert sentence in SAID
 
 
-def test_the_pages_that_errors_point_to_have_those_parts() -> None:
+def test_the_sections_that_errors_refer_to_exist() -> None:
     named = {part for said in SAID for part in re.findall(r"'([^']+)' in docs/troubleshooting\.md", said)}
     assert named
     assert {part.replace(" ", "-") for part in named} <= anchors(TROUBLESHOOTING)
 
 
-def test_the_reference_has_the_whole_tree() -> None:
+def test_the_reference_has_the_whole_tree_of_errors() -> None:
     tree = [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, StreamPipelineError)]
     described = {
         row.cells["class"]: (row.cells["below"], row.cells["retry"], row.cells["exit code"])
@@ -95,7 +95,7 @@ def test_the_reference_has_a_section_for_the_code_of_each_error() -> None:
     assert linked == ["", *(f"[{code}](#{code})" for code in headings(REFERENCE, level=3))]
 
 
-def test_each_known_error_has_a_program_or_a_test_that_follows_its_remedy_or_a_reason_why_none_can() -> None:
+def test_each_known_error_has_a_program_or_a_test_that_follows_its_remedy_or_a_reason_why_not() -> None:
     assert sorted([*PROGRAMS, *FOLLOWED, *NEEDS_A_PERSON]) == sorted(known.name for known in KNOWN)
     assert [name for name, reason in NEEDS_A_PERSON.items() if not reason] == []
 
@@ -161,7 +161,7 @@ def commands_said() -> Iterator[tuple[str, list[str]]]:
 
 
 @pytest.mark.slow
-def test_every_command_that_the_product_tells_to_type_is_one_that_the_command_line_takes() -> None:
+def test_every_command_that_the_product_recommends_is_accepted_by_the_command_line() -> None:
     said = list(commands_said())
     refused = {where: (words, against) for where, words in said if (against := refusal(words))}
     assert refused == {}
@@ -169,7 +169,7 @@ def test_every_command_that_the_product_tells_to_type_is_one_that_the_command_li
 
 
 @pytest.mark.slow
-def test_no_remedy_offers_a_fresh_start_that_is_refused_where_rows_are_public() -> None:
+def test_no_remedy_recommends_a_fresh_start_without_on_rewind() -> None:
     bare = [where for where, remedy in remedies() if "--fresh" in remedy and "--on-rewind" not in remedy]
     allowed = "Stop the old query"  # the new query has read nothing, so it has published nothing
     assert [where for where, remedy in remedies() if where in bare and allowed not in remedy] == []

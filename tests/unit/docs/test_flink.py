@@ -36,7 +36,7 @@ def functions_of(file: str) -> dict[str, bool]:
     }
 
 
-def test_every_claim_is_there_once_and_in_its_group() -> None:
+def test_the_page_has_every_claim_once_and_in_its_group() -> None:
     named = [(row.heading, row.cells["id"]) for row in CLAIMS]
     assert named == [(group, f"{letter}{n}") for group, (letter, last) in GROUPS.items() for n in range(1, last + 1)]
 
@@ -50,7 +50,7 @@ def test_a_test_that_the_page_names_exists(shown: str) -> None:
 
 
 @pytest.mark.parametrize("row", CLAIMS, ids=[row.cells["id"] for row in CLAIMS])
-def test_a_claim_says_whether_it_holds_and_names_tests_and_nothing_else(row: Row) -> None:
+def test_each_claim_says_whether_it_holds_and_names_its_tests(row: Row) -> None:
     assert row.cells["in Flink"]
     assert re.match(r"holds(,|;|:|$| as far as tests go:| differently: \w)|does not apply: \w", row.cells["here"])
     assert re.fullmatch(rf"{TEST.pattern}(, {re.sub(r'[?]P<[a-z_]+>', '', TEST.pattern)})*", row.cells["shown by"])

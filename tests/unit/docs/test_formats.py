@@ -86,7 +86,7 @@ def json_types(annotation: Any) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("model", models(), ids=lambda model: model.__name__)
-def test_every_field_is_described_as_it_is(model: type[Part]) -> None:
+def test_the_description_of_every_field_matches_the_code(model: type[Part]) -> None:
     fields = {name: field for name, field in model.model_fields.items() if name != "nonce"}
     described = documented(heading(model))
     assert list(described) == list(fields)
@@ -96,7 +96,7 @@ def test_every_field_is_described_as_it_is(model: type[Part]) -> None:
         assert (name, described[name]["required"]) == (name, "yes" if field.is_required() else "no")
 
 
-def test_every_document_says_what_writers_and_readers_owe() -> None:
+def test_every_document_has_requirements_for_writers_and_readers() -> None:
     titles = PAGE.read_text().split("\n## ")
     sections = {title.split("\n", 1)[0]: title for title in titles}
     for model in models():
@@ -107,12 +107,12 @@ def test_every_document_says_what_writers_and_readers_owe() -> None:
             assert "MUST" in section
 
 
-def test_nothing_is_described_that_is_not_there() -> None:
+def test_the_page_describes_no_document_that_does_not_exist() -> None:
     known = {heading(model) for model in models()}
     named = [title for title in headings(PAGE, 2) + headings(PAGE, 3) if title.startswith("`")]
     assert set(named) == known
 
 
-def test_the_example_is_a_document_that_the_product_reads() -> None:
+def test_the_product_can_read_the_example_document() -> None:
     (example,) = blocks(PAGE, "json")
     assert decode(PipelineDocument, example.text.encode(), str(example)).name == "views"

@@ -12,7 +12,7 @@ FOREIGN = ("http", "https", "mailto")
 
 
 @pytest.mark.parametrize("page", pages(), ids=named)
-def test_every_link_leads_somewhere(page: Path) -> None:
+def test_every_link_leads_to_an_existing_page_and_section(page: Path) -> None:
     broken = []
     for link in links(page):
         parts = urlsplit(link)
@@ -24,7 +24,7 @@ def test_every_link_leads_somewhere(page: Path) -> None:
     assert broken == []
 
 
-def test_every_page_is_reached_from_the_readme() -> None:
+def test_every_page_can_be_reached_from_the_readme() -> None:
     reached, ahead = set(), [ROOT / "README.md"]
     while ahead:
         page = ahead.pop()
@@ -38,18 +38,18 @@ def test_every_page_is_reached_from_the_readme() -> None:
 
 
 @pytest.mark.parametrize("page", [page for page in pages() if page.parent.name != "adr"], ids=named)
-def test_a_page_ends_in_what_comes_next(page: Path) -> None:
+def test_a_page_ends_with_the_section_whats_next(page: Path) -> None:
     assert page == ROOT / "docs/dependencies.md" or headings(page, 2)[-1] == "What's next"
 
 
 @pytest.mark.parametrize("page", pages(), ids=named)
-def test_python_on_a_page_is_python(page: Path) -> None:
+def test_python_code_on_a_page_can_be_compiled(page: Path) -> None:
     for block in blocks(page, "python"):
         ast.parse(block.text, filename=str(block))
 
 
 @pytest.mark.parametrize("page", guides(), ids=named)
-def test_code_to_copy_says_which_file_it_is(page: Path) -> None:
+def test_code_to_copy_names_its_file(page: Path) -> None:
     assert [str(block) for block in blocks(page, "python") if block.title is None] == []
 
 

@@ -50,7 +50,7 @@ def test_a_pipeline_on_a_page_passes_every_check_before_spark(page: Path, title:
     assert graph.sinks
 
 
-def test_every_guide_to_pipelines_shows_one() -> None:
+def test_every_guide_to_pipelines_shows_a_pipeline() -> None:
     assert {page.stem for page, _ in PIPELINES} >= {"README", "quickstart", "write-a-pipeline", "run-every-day"}
 
 
@@ -98,6 +98,6 @@ def written(default: object) -> str:
 
 
 @pytest.mark.parametrize("name", SIGNATURES)
-def test_the_reference_has_the_signature(name: str) -> None:
+def test_the_reference_has_the_signature_of_the_function(name: str) -> None:
     shown = {block.text.partition("(")[0]: block.text for block in blocks(API, "text") if block.title == "signature"}
     assert shape(shown[name]) == real_shape(SIGNATURES[name])

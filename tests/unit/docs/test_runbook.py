@@ -29,7 +29,7 @@ def found_in(column: str) -> set[str]:
     ],
     ids=["an attempt", "a stage", "a stop"],
 )
-def test_every_state_has_a_place_in_the_runbook(states: type[StrEnum], columns: list[str]) -> None:
+def test_every_state_has_a_section_in_the_runbook(states: type[StrEnum], columns: list[str]) -> None:
     placed = set().union(*map(found_in, columns))
     assert {state.value for state in states} - placed == set()
 
@@ -39,6 +39,6 @@ def test_the_runbook_knows_no_other_states(states: type[StrEnum], column: str) -
     assert found_in(column) == {state.value for state in states}
 
 
-def test_every_error_that_leaves_no_driver_and_needs_a_person_has_a_place() -> None:
+def test_every_error_that_ends_the_driver_and_needs_a_person_is_in_the_runbook() -> None:
     errors = {kind.__name__ for kind in (IncompleteError, RestartsExhaustedError, RunCancelledError)}
     assert errors - found_in(WITHOUT_DRIVER) == set()

@@ -16,7 +16,7 @@ PROMISES = [
 
 
 @pytest.mark.parametrize("named", NAMED)
-def test_a_test_that_is_named_is_there(named: str) -> None:
+def test_every_named_test_exists(named: str) -> None:
     found = TEST.fullmatch(named)
     assert found is not None
     body: list[ast.stmt] = ast.parse((ROOT / found["file"]).read_text()).body

@@ -5,16 +5,16 @@ from tests.support.table_features import DELTA_RS, FEATURES
 from tests.support.table_page import PAGE, made
 
 
-def test_the_page_has_the_table_that_is_made_from_the_tests() -> None:
+def test_the_page_has_the_table_that_is_generated_from_the_tests() -> None:
     assert PAGE.read_text() == made(PAGE.read_text()), "python -m tests.support.table_page"
 
 
-def test_every_table_feature_that_is_accepted_is_tried() -> None:
+def test_every_accepted_table_feature_is_tested() -> None:
     tried = {name for feature in FEATURES for name in feature.protocol}
     assert tried == SPARK_FEATURES
 
 
-def test_every_table_feature_that_needs_no_jvm_is_tried_without_one() -> None:
+def test_every_table_feature_that_needs_no_jvm_is_tested_without_one() -> None:
     appended = {name for feature in FEATURES if feature.appended_by is DELTA_RS for name in feature.protocol}
     replaced = {name for feature in FEATURES if feature.publisher is DELTA_RS for name in feature.protocol}
     assert appended == APPEND_FEATURES

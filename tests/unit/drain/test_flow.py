@@ -37,7 +37,9 @@ WITH_DRAIN = WITHOUT_DRAIN | {
 
 @pytest.mark.parametrize("drain", [False, True])
 @pytest.mark.parametrize(("state", "event"), [*product(StopState, Event)])
-def test_each_state_and_event_lead_where_they_must(state: StopState, event: Event, *, drain: bool) -> None:
+def test_each_event_in_each_state_of_a_stop_leads_to_the_expected_state_and_action(
+    state: StopState, event: Event, *, drain: bool
+) -> None:
     expected = (WITH_DRAIN if drain else WITHOUT_DRAIN).get((state, event))
     if expected is None:
         with pytest.raises(ValueError, match=state.value):
@@ -47,7 +49,7 @@ def test_each_state_and_event_lead_where_they_must(state: StopState, event: Even
 
 
 @pytest.mark.parametrize("drain", [False, True])
-def test_a_stop_whose_steps_are_all_done_comes_to_its_end(drain: bool) -> None:
+def test_a_stop_ends_after_all_of_its_steps(drain: bool) -> None:
     state, action = following(S.REQUESTED, Event.FIRST, drain=drain)
     passed = [state]
     while action is not A.END:
@@ -59,7 +61,7 @@ def test_a_stop_whose_steps_are_all_done_comes_to_its_end(drain: bool) -> None:
 
 @pytest.mark.parametrize("drain", [False, True])
 @pytest.mark.parametrize("state", [state for state in StopState if state not in ENDS])
-def test_a_failure_ends_a_stop_and_only_one_with_a_checkpoint_is_left_to_the_next_attempt(
+def test_a_failure_ends_a_stop_and_only_a_stop_with_a_checkpoint_is_left_to_the_next_attempt(
     state: StopState, *, drain: bool
 ) -> None:
     if state is S.DRAINED and not drain:

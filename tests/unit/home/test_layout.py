@@ -43,7 +43,7 @@ def literals(path: Path) -> Iterator[str]:
             yield node.value
 
 
-def test_one_listing_distinguishes_attempts_their_beginnings_and_owners() -> None:
+def test_one_listing_tells_claimed_attempts_begun_attempts_and_owners_apart() -> None:
     one, two, ten = map(AttemptNumber, (1, 2, 10))
     paths = [layout.attempt_path(ten), layout.attempt_path(one), layout.begun_path(one), layout.begun_path(two)]
     paths += [layout.owner_path(two, OwnerNumber(9)), layout.owner_path(two, OwnerNumber(10))]
@@ -61,11 +61,11 @@ def test_rounds_are_distinguished_from_their_pins() -> None:
     assert layout.round_numbers([*map(name, paths), *NOISE]) == [9, 10]
 
 
-def test_manifests_have_numbers_as_they_are_written() -> None:
+def test_only_manifests_with_numbers_in_their_usual_form_count() -> None:
     assert layout.manifest_numbers([name(layout.manifest_path(CheckpointId(12))), "01.json", "2.json", *NOISE]) == [2, 12]
 
 
-def test_a_file_of_a_checkpoint_says_which() -> None:
+def test_the_name_of_a_checkpoint_file_has_the_number_of_its_checkpoint() -> None:
     paths = (
         layout.actions_path(CheckpointId(12), SinkName("a"), "0" * 64),
         layout.channel_file_path(CheckpointId(7), StageName("a"), "0" * 64),
@@ -90,7 +90,7 @@ def test_only_files_that_the_layout_names_are_of_a_start_or_of_a_round() -> None
     assert {find(other) for find in (layout.attempt_of, layout.round_of) for other in others} == {None}
 
 
-def test_the_ledger_has_losses_by_round_and_number_and_what_became_of_them() -> None:
+def test_one_listing_gives_the_losses_in_their_order_and_their_states() -> None:
     losses = [layout.loss_id(RoundNumber(number), n) for number, n in ((10, 1), (2, 10), (2, 9))]
     paths = [*map(layout.loss_path, losses), layout.loss_accepted_path(losses[0]), layout.loss_undone_path(losses[1])]
     found = layout.loss_names([*map(name, paths), *NOISE, "2.json", "2-1.lost.json"])
@@ -99,12 +99,12 @@ def test_the_ledger_has_losses_by_round_and_number_and_what_became_of_them() -> 
     assert [layout.position_of_loss(loss) for loss in losses] == [(10, 1), (2, 10), (2, 9)]
 
 
-def test_only_a_directory_that_an_attempt_makes_is_its_own() -> None:
+def test_only_directories_with_names_that_attempts_make_belong_to_attempts() -> None:
     made = str(new_work_directory_id())
     assert layout.work_directories([made, "mine", f"{made}.old", *NOISE]) == [made]
 
 
-def test_requests_tries_and_logs_say_whose_they_are() -> None:
+def test_names_of_requests_tries_and_logs_have_the_number_of_their_owner() -> None:
     assert layout.start_numbers([name(layout.request_path(start_request_id(AttemptNumber(7)))), "stop-7.json", *NOISE]) == [7]
     assert layout.history_tries([name(layout.history_path(CheckpointId(10), 2)), "9-1.json", *NOISE]) == [(9, 1), (10, 2)]
     tried = layout.StateTry(CheckpointId(3), AttemptNumber(2), 1)
@@ -114,7 +114,7 @@ def test_requests_tries_and_logs_say_whose_they_are() -> None:
 
 
 @pytest.mark.parametrize("package", ["spark_jobs", "airflow_provider"])
-def test_nobody_else_spells_the_path_of_something_in_a_home(package: str) -> None:
+def test_no_other_module_contains_a_literal_path_of_a_home(package: str) -> None:
     spelling = {
         f"{path.relative_to(ROOT)}: {literal}"
         for path in sorted((ROOT / package).rglob("*.py"))

@@ -28,18 +28,18 @@ def begins(home: Files) -> None:
     check_home(home, begins=True)
 
 
-def test_the_names_in_a_directory_say_what_it_is() -> None:
+def test_the_names_in_a_directory_decide_its_kind() -> None:
     assert kinds_of(["checkpoints", "notes.txt", "pipeline.json.bak"]) == set()
     assert {marker: kinds_of([marker.partition("/")[0], "x"]) for marker in MARKS} == {
         marker: {Kind(what)} for marker, what in MARKS.items()
     }
 
 
-class TestBegin:
+class TestAHomeThatBegins:
     """A home may not begin inside, above or in the place of another thing."""
 
     @marks
-    def test_it_is_not_inside_another_thing(self, tmp_path: Path, marker: str, what: str) -> None:
+    def test_is_refused_inside_a_home_savepoint_or_table(self, tmp_path: Path, marker: str, what: str) -> None:
         LocalFiles(tmp_path / "theirs").create(marker, b"")
         for place in ("theirs/home", "theirs/checkpoints/9/deep"):
             with pytest.raises(RejectedError, match=rf"The home \S+/{place} is inside the {what} \S+/theirs\."):
@@ -47,7 +47,7 @@ class TestBegin:
         begins(LocalFiles(tmp_path / "theirs too"))
 
     @marks
-    def test_it_is_not_inside_another_thing_in_a_store(self, marker: str, what: str) -> None:
+    def test_is_refused_inside_a_home_savepoint_or_table_in_a_store(self, marker: str, what: str) -> None:
         with object_store() as url:
             open_place(f"{url}/homes/theirs").create(marker, b"")
             with pytest.raises(RejectedError, match=rf"is inside the {what} {url}/homes/theirs\."):
@@ -55,7 +55,7 @@ class TestBegin:
             begins(open_place(f"{url}/homes/theirs-too"))
 
     @marks
-    def test_it_is_not_another_thing(self, tmp_path: Path, marker: str, what: str) -> None:
+    def test_is_refused_at_the_place_of_a_home_savepoint_or_table(self, tmp_path: Path, marker: str, what: str) -> None:
         here, away = LocalFiles(tmp_path / "theirs"), MemoryFiles()
         for files in (here, away):
             files.create(marker, b"")
@@ -65,7 +65,7 @@ class TestBegin:
             with pytest.raises(RejectedError, match=rf"is also the {what}"):
                 begins(files)
 
-    def test_it_is_not_around_something(self, tmp_path: Path) -> None:
+    def test_is_refused_in_a_directory_that_is_not_empty(self, tmp_path: Path) -> None:
         for inside in ("warehouse/hourly/_delta_log/0.json", "homes/pipeline.json", "channels/x"):
             files = LocalFiles(tmp_path / inside.partition("/")[0])
             files.create(inside, b"")
@@ -75,29 +75,31 @@ class TestBegin:
                 begins(files)
 
     @marks
-    def test_it_is_not_around_a_thing_in_a_directory_that_a_home_has_too(self, tmp_path: Path, marker: str, what: str) -> None:
+    def test_is_refused_around_a_home_savepoint_or_table_in_a_directory_that_homes_have(
+        self, tmp_path: Path, marker: str, what: str
+    ) -> None:
         """A cleanup of the home would delete that thing."""
         LocalFiles(tmp_path / "home").create(f"checkpoints/9/{marker}", b"")
         with pytest.raises(RejectedError, match=rf"The home \S+/home is around the {what} \S+/home/checkpoints/9\."):
             begins(LocalFiles(tmp_path / "home"))
 
-    def test_it_is_not_the_root_of_the_file_system(self) -> None:
+    def test_is_refused_at_the_root_of_the_file_system(self) -> None:
         with pytest.raises(RejectedError, match=r"The home file:/// cannot begin there"):
             begins(LocalFiles("/"))
 
-    def test_a_link_leads_it_into_nothing(self, tmp_path: Path) -> None:
+    def test_is_refused_inside_another_home_through_a_link(self, tmp_path: Path) -> None:
         LocalFiles(tmp_path / "theirs").create("pipeline.json", b"")
         (tmp_path / "link").symlink_to(tmp_path / "theirs/state", target_is_directory=True)
         with pytest.raises(RejectedError, match="is inside the home"):
             begins(LocalFiles(tmp_path / "link/home"))
 
-    def test_what_an_earlier_try_has_left_is_no_hindrance(self, tmp_path: Path) -> None:
+    def test_accepts_files_that_an_earlier_try_has_left(self, tmp_path: Path) -> None:
         files = LocalFiles(tmp_path / "home")
         for path in (f"{REQUESTS}/start-1.json", "logs/driver-1.out", "work/spark.log", f"probe-{'0' * 32}", ".snapshot/x"):
             files.create(path, b"")
         begins(files)
 
-    def test_a_directory_above_that_we_may_only_pass_is_passed(self, tmp_path: Path) -> None:
+    def test_accepts_a_parent_directory_that_cannot_be_listed(self, tmp_path: Path) -> None:
         (tmp_path / "closed/homes").mkdir(parents=True)
         (tmp_path / "closed").chmod(0o311)
         try:
@@ -106,14 +108,14 @@ class TestBegin:
             (tmp_path / "closed").chmod(0o755)
 
 
-class TestTables:
+class TestTheTableOfASink:
     """A sink's table is outside the home and outside other things."""
 
     @pytest.mark.parametrize(
         ("home", "table", "how"), [("a", "a", "is also"), ("a/home", "a", "is inside"), ("a", "a/channels/x", "is around")]
     )
     @pytest.mark.parametrize("begun", [True, False])
-    def test_it_and_the_home_are_apart_also_while_neither_is_there(
+    def test_may_not_overlap_with_the_home_even_if_neither_exists(
         self, tmp_path: Path, home: str, table: str, how: str, begun: bool
     ) -> None:
         with pytest.raises(RejectedError, match=rf"The home \S+/{home} {how} the table of sink 'hourly', \S+/{table}\."):
@@ -121,13 +123,13 @@ class TestTables:
         assert list(tmp_path.iterdir()) == []
 
     @marks
-    def test_it_is_not_inside_another_thing(self, tmp_path: Path, marker: str, what: str) -> None:
+    def test_is_refused_inside_a_home_savepoint_or_table(self, tmp_path: Path, marker: str, what: str) -> None:
         LocalFiles(tmp_path / "theirs").create(marker, b"")
         with pytest.raises(RejectedError, match=rf"The table of sink 'hourly', \S+ is inside the {what} \S+/theirs\."):
             check_places(None, {HOURLY: (tmp_path / "theirs/state/x").as_uri()}, begins=False)
 
     @marks
-    def test_it_is_no_other_thing(self, tmp_path: Path, marker: str, what: str) -> None:
+    def test_may_not_be_at_the_place_of_a_home_or_savepoint(self, tmp_path: Path, marker: str, what: str) -> None:
         LocalFiles(tmp_path / "theirs").create(marker, b"")
         if what == "table":
             check_places(None, {HOURLY: (tmp_path / "theirs").as_uri()}, begins=False)
@@ -136,7 +138,7 @@ class TestTables:
             check_places(None, {HOURLY: (tmp_path / "theirs").as_uri()}, begins=False)
 
 
-def test_nothing_is_deleted_where_another_kind_is_too(tmp_path: Path) -> None:
+def test_no_savepoint_is_deleted_in_a_directory_that_is_also_a_home_or_table(tmp_path: Path) -> None:
     check_deletable(Kind.SAVEPOINT, LocalFiles(tmp_path), ["savepoint.json", "exporting.json", "notes.txt"], ["state"])
     for marker, what in MARKS.items():
         if what != "savepoint":
@@ -145,7 +147,7 @@ def test_nothing_is_deleted_where_another_kind_is_too(tmp_path: Path) -> None:
 
 
 @marks
-def test_nothing_is_deleted_with_another_thing_further_down(marker: str, what: str) -> None:
+def test_no_directory_is_deleted_with_a_home_savepoint_or_table_below_it(marker: str, what: str) -> None:
     files = MemoryFiles()
     files.create(f"notes/{marker}", b"")
     files.create("state/hourly/1-1-1/file", b"")
@@ -155,7 +157,7 @@ def test_nothing_is_deleted_with_another_thing_further_down(marker: str, what: s
         check_deletable(Kind.SAVEPOINT, files, files.names(""), ["state"])
 
 
-def test_the_runtimes_own_tables_are_no_other_things() -> None:
+def test_the_runtimes_own_tables_do_not_count_as_foreign_tables() -> None:
     work = work_path(new_work_directory_id())
     own = ("channels/i/hourly", "tombstones/i/hourly", "tombstones/hourly", "staged/hourly", f"{work}/stages/hourly/log")
     assert others_in(MemoryFiles(), [f"{table}/_delta_log/0.json" for table in own]) == []

@@ -44,16 +44,16 @@ def check(root: Files) -> None:
     assert found.left_out == 0
 
 
-def test_what_is_below_a_directory_is_found(tmp_path: Path) -> None:
+def test_homes_and_savepoints_below_a_directory_are_found(tmp_path: Path) -> None:
     check(LocalFiles(tmp_path))
 
 
-def test_what_is_below_a_prefix_of_a_store_is_found() -> None:
+def test_homes_and_savepoints_below_a_prefix_of_a_store_are_found() -> None:
     with object_store() as url:
         check(open_place(f"{url}/homes"))
 
 
-def test_a_root_of_too_many_directories_is_not_listed_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_search_stops_at_a_limit_of_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "PLACES_MAX", 3)
     root = LocalFiles(tmp_path)
     mark(root, *(f"{name}/pipeline.json" for name in "abcd"))
@@ -62,7 +62,7 @@ def test_a_root_of_too_many_directories_is_not_listed_for_ever(tmp_path: Path, m
 
 
 @pytest.mark.parametrize("name", ["\u202egnp.exe", "\x1b[31mred", "[bold]", "two\nlines", "100%", "'\"#?"])
-def test_a_directory_whose_name_no_home_may_have_hides_no_other_one(tmp_path: Path, name: str) -> None:
+def test_a_directory_with_an_invalid_name_hides_no_other_home(tmp_path: Path, name: str) -> None:
     root = LocalFiles(tmp_path)
     mark(root, "a/pipeline.json", "b/pipeline.json", "b/savepoints/first/savepoint.json")
     for parent in (tmp_path, tmp_path / "b/savepoints"):
@@ -73,7 +73,7 @@ def test_a_directory_whose_name_no_home_may_have_hides_no_other_one(tmp_path: Pa
     assert "b/savepoints/first" in below(root, found.savepoints)
 
 
-def test_a_directory_that_may_not_be_listed_hides_no_other_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_that_may_not_be_listed_hides_no_other_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = LocalFiles(tmp_path)
     mark(root, "a/pipeline.json", "b/pipeline.json")
     (tmp_path / "a").chmod(0)

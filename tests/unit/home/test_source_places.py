@@ -82,7 +82,7 @@ def test_a_cache_where_a_source_reads_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("scheme", ["s3", "s3a"])
 @pytest.mark.parametrize("known", [folder, table])
 @pytest.mark.parametrize(("read", "place"), [("in", "in/home"), ("in/rows", "in"), ("in", "in")])
-def test_places_in_a_store_are_compared(scheme: str, known: Any, read: str, place: str) -> None:
+def test_a_home_in_a_store_where_a_source_reads_is_refused(scheme: str, known: Any, read: str, place: str) -> None:
     with object_store() as url:
         sources = reads(known(f"{url}/{read}".replace("s3:", f"{scheme}:")))
         with pytest.raises(RejectedError, match=rf"The home {url}/{place} is \w+ the source 'rows'"):
@@ -90,7 +90,7 @@ def test_places_in_a_store_are_compared(scheme: str, known: Any, read: str, plac
         check_sources(open_home(f"{url}/home"), {}, source_places(sources))
 
 
-def test_a_pattern_in_a_store_is_compared() -> None:
+def test_a_home_in_a_store_that_a_pattern_of_a_source_matches_is_refused() -> None:
     with object_store() as url:
         sources = source_places(reads(folder(f"{url}/*/rows".replace("s3:", "s3a:"))))
         with pytest.raises(RejectedError, match=r"The home \S+ is inside the source 'rows', s3a://\S+/\*/rows\."):
@@ -98,7 +98,7 @@ def test_a_pattern_in_a_store_is_compared() -> None:
         check_sources(open_home(f"{url}/lake/homes/rows"), {}, sources)
 
 
-def test_sources_without_a_place_are_left_out() -> None:
+def test_sources_without_a_place_are_ignored() -> None:
     kafka, other = KnownKafka(cluster="c", topics={}), KnownOther(source="rate")
     assert source_places({ROWS: (kafka, other, folder("abfss://box@account/rows"))}) == []
 
@@ -132,7 +132,7 @@ def overlapping(places: Iterator[Path], pattern: str) -> set[Path]:
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_a_pattern_overlaps_with_what_it_finds_with_all_below_that_and_with_what_is_above_a_wildcard(
+def test_a_pattern_overlaps_with_its_matches_with_paths_below_them_and_with_paths_above_a_wildcard(
     tree: Path, pattern: str
 ) -> None:
     """Python's own patterns are the answer."""
@@ -179,7 +179,7 @@ def test_a_home_around_a_folder_with_a_name_that_no_place_may_have_is_refused(tm
     check_sources(LocalFiles(tmp_path / "a"), {}, sources)
 
 
-def test_a_link_leads_no_pattern_and_no_place_away(tmp_path: Path) -> None:
+def test_overlaps_are_found_through_symbolic_links(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     for read, place in (("link", "real"), ("real", "link")):

@@ -41,7 +41,7 @@ def overrides(**given: Any) -> CheckpointOverrides:
     return read_overrides(refused, given)
 
 
-def test_any_number_of_failures_is_tolerated_where_none_is_given() -> None:
+def test_any_number_of_failures_is_tolerated_by_default() -> None:
     assert settings(tolerable_failures=None).tolerable_failures is None
 
 
@@ -73,13 +73,13 @@ def test_intervals_are_stored_as_milliseconds() -> None:
         ("max_in_flight_bytes", "1g", "max_in_flight_bytes='1g' is not a whole number above 0"),
     ],
 )
-def test_a_setting_that_is_none_is_refused_by_name(setting: str, value: Any, problem: str) -> None:
+def test_an_invalid_setting_is_refused_by_name(setting: str, value: Any, problem: str) -> None:
     with pytest.raises(InvalidParameterError, match=problem):
         settings(**{setting: value})
 
 
 @pytest.mark.parametrize("limit", [{"aligned_timeout": "1 second"}, {"aligned_timeout": "never"}, {"max_in_flight_bytes": 1}])
-def test_what_is_never_aligned_needs_no_limit_for_it(limit: dict[str, Any]) -> None:
+def test_limits_of_alignment_are_refused_for_unaligned_checkpoints(limit: dict[str, Any]) -> None:
     (name,) = limit
     with pytest.raises(InvalidParameterError, match=f"{name}= is for aligned checkpoints"):
         settings(unaligned=True, **limit)
@@ -98,9 +98,7 @@ def test_what_is_never_aligned_needs_no_limit_for_it(limit: dict[str, Any]) -> N
         ({"aligned_timeout": "never"}, None),
     ],
 )
-def test_stages_are_held_for_half_of_the_time_at_most_unless_somebody_says_otherwise(
-    given: dict[str, Any], waits_ms: int | None
-) -> None:
+def test_alignment_takes_at_most_half_of_interval_and_timeout_by_default(given: dict[str, Any], waits_ms: int | None) -> None:
     assert settings(**given).aligned_at_most_ms == waits_ms
     assert overridden(refused, settings(), overrides(**given)).aligned_at_most_ms == waits_ms
 
@@ -114,24 +112,24 @@ def test_a_checkpoint_becomes_unaligned_before_it_fails(timeout: str) -> None:
         overridden(refused, declared, overrides(timeout=timeout))
 
 
-def test_an_unknown_setting_is_named_with_those_that_there_are() -> None:
+def test_an_unknown_setting_is_named_with_the_known_ones() -> None:
     with pytest.raises(InvalidParameterError, match="'intervall' is not a setting") as caught:
         overrides(intervall="1 minute")
     assert all(name in caught.value.remedy for name in SETTINGS)
 
 
-def test_overrides_that_say_nothing_change_nothing() -> None:
+def test_empty_overrides_change_nothing() -> None:
     assert overrides(interval=None, unaligned=None) == CheckpointOverrides()
     assert overridden(refused, settings(retained=3), CheckpointOverrides()) == settings(retained=3)
     assert overridden(refused, settings(retained=3), None) == settings(retained=3)
 
 
-def test_a_field_that_is_overridden_leaves_the_others() -> None:
+def test_overriding_one_setting_leaves_the_others() -> None:
     found = overridden(refused, settings(retained=3, interval="5 minutes"), overrides(interval="1 second"))
     assert found == settings(retained=3, interval="1 second")
 
 
-def test_of_two_overrides_the_upper_one_counts_field_by_field() -> None:
+def test_the_upper_of_two_overrides_counts_for_each_setting() -> None:
     lower, upper = overrides(interval="1 second", retained=2), overrides(retained=5, min_pause="1 minute")
     assert over(lower, upper) == overrides(interval="1 second", retained=5, min_pause="1 minute")
     assert over(None, upper) == upper
@@ -139,7 +137,7 @@ def test_of_two_overrides_the_upper_one_counts_field_by_field() -> None:
     assert over(None, None) is None
 
 
-def test_how_checkpoints_are_aligned_is_one_choice() -> None:
+def test_an_override_of_alignment_replaces_all_settings_of_alignment() -> None:
     switching = settings(aligned_timeout="30 seconds", max_in_flight_bytes=9)
     for said in ({"unaligned": True}, {"unaligned": False}, {"aligned_timeout": "5 seconds"}, {"max_in_flight_bytes": 7}):
         assert overridden(refused, switching, overrides(**said)) == settings(**said)
@@ -173,7 +171,7 @@ alignments = st.one_of(
 
 
 @given(alignments, alignments, alignments)
-def test_it_does_not_matter_where_overrides_are_put_together(
+def test_overrides_can_be_combined_in_any_grouping(
     declared: dict[str, Any], lower: dict[str, Any], upper: dict[str, Any]
 ) -> None:
     pipeline, connection, task = settings(**declared), overrides(**lower), overrides(**upper)

@@ -26,7 +26,7 @@ def listing(*commits: int, checkpoints: tuple[int, ...] = ()) -> LogListing:
         ((), (4,), 4, []),
     ],
 )
-def test_versions_are_lacking_after_the_oldest_checkpoint_alone(
+def test_only_versions_after_the_oldest_checkpoint_count_as_missing(
     commits: tuple[int, ...], checkpoints: tuple[int, ...], last: int, lacking: list[int]
 ) -> None:
     assert listing(*commits, checkpoints=checkpoints).lacking(last) == lacking
@@ -37,7 +37,7 @@ def test_readers_need_the_last_checkpoint_but_one(checkpoints: tuple[int, ...], 
     assert listing(12, checkpoints=checkpoints).needed_from == needed_from
 
 
-def test_a_checkpoint_in_parts_counts_once_it_has_them_all() -> None:
+def test_a_checkpoint_in_parts_counts_once_it_has_all_parts() -> None:
     parts = [PART.format(7, number, 2) for number in (1, 2)]
     assert LogListing(parts[:1]).newest is None
     assert list(LogListing(parts).checkpoints) == [7]
@@ -47,5 +47,5 @@ def test_a_checkpoint_in_parts_counts_once_it_has_them_all() -> None:
     ("name", "version"),
     [(commit_name(3), 3), (f"{4:020}.crc", 4), (PART.format(5, 1, 2), 5), ("_last_checkpoint", None), ("3.json", None)],
 )
-def test_a_name_says_which_version_it_is_of(name: str, version: int | None) -> None:
+def test_the_name_of_a_log_file_has_its_version(name: str, version: int | None) -> None:
     assert version_of(name) == version

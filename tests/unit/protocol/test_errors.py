@@ -64,7 +64,7 @@ def _parts(error: StreamPipelineError) -> tuple[Any, ...]:
     return type(error), error.failed, error.exists, error.safe, error.remedy, error.evidence, str(error)
 
 
-def test_every_error_has_a_decision() -> None:
+def test_every_error_has_a_retry_and_an_exit_code() -> None:
     assert {kind.__name__ for kind in KINDS} == set(DECISIONS)
 
 
@@ -74,7 +74,7 @@ def test_the_kind_alone_decides_retry_and_exit_code(kind: type[StreamPipelineErr
     assert (error.retry, error.exit_code) == DECISIONS[kind.__name__]
 
 
-def test_every_branch_hangs_under_the_root_directly() -> None:
+def test_every_branch_of_errors_is_a_direct_child_of_the_root() -> None:
     branches = {child.__name__ for child in StreamPipelineError.__subclasses__() if child.__module__ == errors.__name__}
     assert branches == {
         "RejectedError",
@@ -88,7 +88,7 @@ def test_every_branch_hangs_under_the_root_directly() -> None:
     }
 
 
-def test_an_error_that_does_not_say_what_is_safe_says_what_is_safe_in_its_branch() -> None:
+def test_an_error_without_its_own_text_about_safety_has_that_of_its_branch() -> None:
     assert errors.UnsupportedTableError("No.", remedy="Else.").safe == "Nothing was changed."
     assert errors.RunCancelledError("It was cancelled.").safe == "Completed checkpoints and published rows stay."
     assert errors.RejectedError("No.", safe="Nothing was deleted.").safe == "Nothing was deleted."
@@ -113,7 +113,7 @@ def test_the_text_says_what_failed_what_exists_what_is_safe_and_what_to_do_in_th
 
 
 @given(kind=st.sampled_from(KINDS), failed=texts, exists=texts, safe=texts, remedy=texts, evidence=evidence)
-def test_an_error_crosses_a_process_whole(
+def test_an_error_keeps_all_fields_between_processes(
     kind: type[StreamPipelineError], failed: str, exists: str, safe: str, remedy: str, evidence: dict[str, Any]
 ) -> None:
     error = kind(failed, exists=exists, safe=safe, remedy=remedy, **evidence)
@@ -122,7 +122,7 @@ def test_an_error_crosses_a_process_whole(
     assert _parts(error_from(kind.__name__, failed, exists, safe, remedy, evidence)) == _parts(error)
 
 
-def test_an_error_of_a_newer_version_is_an_interrupted_run() -> None:
+def test_an_error_of_a_newer_version_is_read_as_an_interrupted_run() -> None:
     error = error_from("LaterError", "It failed.", "", "All is safe.", "Upgrade.", {"a": 1})
     assert type(error) is InterruptedRunError
     assert _parts(error)[1:6] == ("It failed.", "", "All is safe.", "Upgrade.", {"a": 1})
@@ -140,7 +140,7 @@ def test_an_error_of_a_newer_version_is_an_interrupted_run() -> None:
         ("Leave a..b as it is.", "Leave a..b as it is."),
     ],
 )
-def test_a_sentence_that_ends_with_a_sentence_has_one_end(written: str, read: str) -> None:
+def test_a_message_that_ends_with_a_quoted_sentence_has_one_full_stop(written: str, read: str) -> None:
     error = StreamPipelineError(written, exists=written, safe=written, remedy=written)
     assert {error.failed, error.exists, error.safe, error.remedy} == {read}
     assert str(error) == " ".join([read] * 4)

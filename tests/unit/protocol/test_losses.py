@@ -83,7 +83,7 @@ def skipped(*numbers: int) -> LostVersions:
         (versions(2, 4, "a"), [versions(2, 4)], [LostVersions(**WHOSE, path="/in", files=(LostFile(path="a"),))]),
     ],
 )
-def test_what_is_recorded_is_not_lost_again(loss: Loss, recorded: list[Loss], left: list[Loss]) -> None:
+def test_parts_of_a_loss_that_are_recorded_are_not_recorded_again(loss: Loss, recorded: list[Loss], left: list[Loss]) -> None:
     assert beyond(loss, recorded) == left
 
 
@@ -125,11 +125,11 @@ def offsets_of(first: int, count: int | None) -> range:
         (LostVersions(**WHOSE, path="/in", files=(LostFile(path="a", rows=3),)), 3),
     ],
 )
-def test_a_loss_has_no_more_rows_than_the_logs_tell(loss: Loss, rows: int | None) -> None:
+def test_the_maximal_number_of_lost_rows_comes_from_the_logs(loss: Loss, rows: int | None) -> None:
     assert rows_at_most(loss) == rows
 
 
-def test_a_loss_is_said_with_what_is_known_of_it() -> None:
+def test_the_text_of_a_loss_has_all_known_facts() -> None:
     assert said(files("a", "b")) == "2 files with 20 bytes, such as a"
     assert said(offsets(5, 9)) == "4 offsets, such as 5 to 8 of partition 0 of topic clicks"
     assert (
@@ -146,14 +146,14 @@ def passed_over(file: str = "a", **changed: object) -> PassedOver:
     return PassedOver.model_validate(WHOSE | facts)
 
 
-def test_a_file_that_is_passed_over_is_recorded_once_and_has_the_rows_that_were_staged() -> None:
+def test_a_passed_over_file_is_recorded_once_with_its_number_of_staged_rows() -> None:
     assert rows_at_most(passed_over()) == 25
     assert beyond(passed_over(), [passed_over("b")]) == [passed_over()]
     assert beyond(passed_over(tries=9), [passed_over()]) == []
     assert beyond(passed_over(), [passed_over(stage="another")]) == [passed_over()]
 
 
-def test_a_sentence_says_which_stage_leaves_what_out() -> None:
+def test_a_sentence_names_the_stage_and_the_rows_that_it_leaves_out() -> None:
     assert goes_on_without(files("a", "b")).endswith(
         "goes on without the lost rows of source rows: 2 files with 20 bytes, such as a"
     )
@@ -162,14 +162,14 @@ def test_a_sentence_says_which_stage_leaves_what_out() -> None:
     )
 
 
-def test_of_a_range_of_offsets_each_one_is_a_piece_and_of_a_file_the_whole() -> None:
+def test_each_offset_of_a_range_is_a_piece_and_a_file_is_one_piece() -> None:
     offsets, file = Records(topic="clicks", partition=1, first=5, end=9), StagedFile(batch=BatchId(4), file="a", size_bytes=9)
     assert (pieces(offsets), pieces(file)) == (4, 1)
     assert some_pieces(offsets, 1, 3) == Records(topic="clicks", partition=1, first=6, end=8)
     assert some_pieces(file, 0, 1) == file
 
 
-def test_a_place_is_said_in_the_words_of_its_kind() -> None:
+def test_the_text_of_a_place_depends_on_its_kind() -> None:
     units = (
         Records(topic="clicks", partition=1, first=5, end=6),
         SourceFile(path="file:/in/a.json", timestamp_ms=1),

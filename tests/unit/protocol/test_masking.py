@@ -17,7 +17,7 @@ SECRET = "p/ä ss\"w'ö&rd\n"
 @pytest.mark.parametrize(
     "form", [SECRET, quote(SECRET), quote(SECRET, safe=""), quote_plus(SECRET), json.dumps(SECRET), repr(SECRET)]
 )
-def test_a_secret_is_found_as_it_is_and_as_it_is_quoted(form: str) -> None:
+def test_a_secret_is_masked_plain_and_in_quoted_forms(form: str) -> None:
     text = masking([SECRET])(f"login failed: url=jdbc:x?password={form}&ssl=1")
     assert "***" in text
     assert "&ssl=1" in text
@@ -25,39 +25,39 @@ def test_a_secret_is_found_as_it_is_and_as_it_is_quoted(form: str) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_of_a_secret_of_any_shape_nothing_is_left(shape: str) -> None:
+def test_no_part_of_a_secret_of_any_shape_is_left(shape: str) -> None:
     mask, secret = masking([SHAPES[shape]]), SHAPES[shape]
     for text in (secret, quote(secret), json.dumps(secret), json.dumps(json.dumps(secret)), repr(secret), str(secret.encode())):
         assert CORE not in mask(f"no login with {text}")
 
 
 @pytest.mark.parametrize("shape", sorted(set(SHAPES) - WHOLE))
-def test_a_password_inside_a_secret_is_found_alone(shape: str) -> None:
+def test_a_password_inside_a_secret_is_masked_also_alone(shape: str) -> None:
     assert masking([SHAPES[shape]])(f"ada has {CORE} at db") == "ada has *** at db"
 
 
 @pytest.mark.parametrize("line", ["MIIEvQIBADANBgkqh", f"{CORE}kiG9w0BAQEF"])
-def test_a_line_of_a_key_is_found_alone(line: str) -> None:
+def test_a_single_line_of_a_key_is_masked(line: str) -> None:
     for shape in ("a private key", "a key of a service account"):
         assert masking([SHAPES[shape]])(f"bad key: {line}") == "bad key: ***"
 
 
 @pytest.mark.parametrize("text", ["org.apache.kafka", "username", "https://db/flights", "true", "required", "Bearer"])
-def test_words_that_surround_a_secret_stay(text: str) -> None:
+def test_words_around_a_secret_stay(text: str) -> None:
     assert masking(SHAPES[shape] for shape in SHAPES if shape != "a word")(f"a {text} b") == f"a {text} b"
 
 
-def test_of_two_secrets_the_longer_one_is_taken_out_whole() -> None:
+def test_the_longer_of_two_overlapping_secrets_is_masked_completely() -> None:
     assert masking(["secret", "secret-and-more"])("secret-and-more, secret") == "***, ***"
 
 
 @pytest.mark.parametrize("secrets", [[], [""], ["abc"]])
-def test_what_is_no_secret_stays(secrets: list[str]) -> None:
+def test_texts_that_are_too_short_for_secrets_are_not_masked(secrets: list[str]) -> None:
     assert masking(secrets) is unmasked
 
 
 @given(secret=st.text(min_size=4), before=st.text(), after=st.text())
-def test_no_secret_is_left_in_any_text(secret: str, before: str, after: str) -> None:
+def test_no_secret_is_left_in_a_masked_text(secret: str, before: str, after: str) -> None:
     if "***" not in secret and secret not in f"{before}***{after}":
         assert secret not in masking([secret])(before + secret + after).replace("***", "\0")
 

@@ -35,13 +35,13 @@ def test_an_interval_is_read_as_milliseconds(delay: str, expected_ms: int) -> No
 
 
 @given(terms, st.sampled_from([" ", "  "]))
-def test_terms_are_added_up(parts: list[tuple[int, str, bool]], space: str) -> None:
+def test_the_terms_of_an_interval_are_added_up(parts: list[tuple[int, str, bool]], space: str) -> None:
     text = space.join(f"{number}{space}{unit}{'s' if plural else ''}" for number, unit, plural in parts)
     assert interval_ms(refused, "delay", text) == sum(number * UNITS_MS[unit] for number, unit, _ in parts)
 
 
 @given(st.text())
-def test_any_text_is_an_interval_in_range_or_refused(text: str) -> None:
+def test_every_text_is_either_an_interval_in_range_or_refused(text: str) -> None:
     try:
         delay_ms = interval_ms(refused, "delay", text)
     except InvalidParameterError:
@@ -52,13 +52,13 @@ def test_any_text_is_an_interval_in_range_or_refused(text: str) -> None:
 @pytest.mark.parametrize(
     "delay", ["", " ", "soon", "30", "minutes", "-1 hour", "1.5 hours", "1 hour and 2 minutes", "1 hour,", "\u0661 hour"]
 )
-def test_what_is_no_interval_is_refused(delay: str) -> None:
+def test_a_text_that_is_not_an_interval_is_refused(delay: str) -> None:
     with pytest.raises(InvalidParameterError, match="is not an interval"):
         interval_ms(refused, "delay", delay)
 
 
 @pytest.mark.parametrize("delay", ["1 month", "2 months", "1 year", "1 day 2 years"])
-def test_months_and_years_have_no_fixed_length(delay: str) -> None:
+def test_months_and_years_are_refused_because_their_length_is_not_fixed(delay: str) -> None:
     with pytest.raises(InvalidParameterError, match="no fixed length"):
         interval_ms(refused, "delay", delay)
 
@@ -85,31 +85,31 @@ def test_a_refused_interval_is_named_with_its_option() -> None:
     assert caught.value.evidence == {"delay": "soon"}
 
 
-def test_an_interval_may_have_a_least_length() -> None:
+def test_an_interval_can_have_a_minimum() -> None:
     assert interval_ms(refused, "interval", "1 millisecond", least_ms=1) == 1
     with pytest.raises(InvalidParameterError, match="interval='0 seconds' is shorter than 1 millisecond"):
         interval_ms(refused, "interval", "0 seconds", least_ms=1)
 
 
 @pytest.mark.parametrize("value", [-1, 1.0, "1", None, True])
-def test_what_is_no_whole_number_is_refused(value: object) -> None:
+def test_a_value_that_is_not_a_whole_number_is_refused(value: object) -> None:
     with pytest.raises(InvalidParameterError, match="attempts=.* is not a whole number of at least 0"):
         whole_number(refused, "attempts", value, least=0)
 
 
-def test_a_whole_number_has_a_least() -> None:
+def test_a_whole_number_can_have_a_minimum() -> None:
     assert (whole_number(refused, "retained", 1, least=1), whole_number(refused, "attempts", 0, least=0)) == (1, 0)
     with pytest.raises(InvalidParameterError, match="retained=0 is not a whole number above 0"):
         whole_number(refused, "retained", 0, least=1)
 
 
 @pytest.mark.parametrize("value", [-0.1, 1.1, float("nan"), float("inf"), "0.5", None, True])
-def test_what_is_no_ratio_in_range_is_refused(value: object) -> None:
+def test_a_value_that_is_not_a_ratio_in_range_is_refused(value: object) -> None:
     with pytest.raises(InvalidParameterError, match="jitter=.* is not a number from 0 to 1"):
         ratio(refused, "jitter", value, least=0, most=1)
 
 
-def test_a_ratio_may_reach_its_ends_or_only_lie_above() -> None:
+def test_a_ratio_can_include_or_exclude_its_minimum() -> None:
     assert [ratio(refused, "jitter", value, least=0, most=1) for value in (0, 0.5, 1)] == [0.0, 0.5, 1.0]
     assert ratio(refused, "multiplier", 1.01, least=1, above=True) == 1.01
     with pytest.raises(InvalidParameterError, match="multiplier=1 is not a number above 1"):
@@ -117,7 +117,7 @@ def test_a_ratio_may_reach_its_ends_or_only_lie_above() -> None:
 
 
 @pytest.mark.parametrize("value", [0, 1, None, "yes"])
-def test_a_flag_is_true_or_false(value: object) -> None:
+def test_a_flag_that_is_not_a_boolean_is_refused(value: object) -> None:
     assert flag(refused, "unaligned", True)
     with pytest.raises(InvalidParameterError, match="unaligned=.* is neither True nor False"):
         flag(refused, "unaligned", value)

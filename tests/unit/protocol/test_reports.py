@@ -13,7 +13,7 @@ def test_an_error_arrives_as_it_was_raised() -> None:
     assert (str(arrived), arrived.evidence) == (str(error), error.evidence)
 
 
-def test_evidence_that_is_no_json_arrives_as_text() -> None:
+def test_evidence_that_json_does_not_support_arrives_as_text() -> None:
     assert report_error(StorageFullError("It is full.", path=Path("/data"))).evidence == {"path": "/data"}
 
 

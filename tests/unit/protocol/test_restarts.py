@@ -77,7 +77,7 @@ def each_after_its_restart(settings: RestartSettings, count: int, chance: random
     return found
 
 
-def test_without_a_strategy_the_first_failure_is_the_last() -> None:
+def test_the_first_failure_without_a_strategy_is_final() -> None:
     (decision,) = follow(NoRestart(), [0])
     assert decision == Exhausted("The restart strategy is none.")
 
@@ -88,13 +88,13 @@ def test_fixed_delay_counts_restarts_for_ever() -> None:
     assert follow(settings, [0, 5_000, 9_000])[-1] == Exhausted("The restart strategy fixed-delay allows 2 restarts.")
 
 
-def test_fixed_delay_without_attempts_allows_none() -> None:
+def test_fixed_delay_without_attempts_allows_no_restart() -> None:
     assert follow(FixedDelay(attempts=0, delay_ms=1_000), [0]) == [
         Exhausted("The restart strategy fixed-delay allows 0 restarts.")
     ]
 
 
-def test_failure_rate_forgets_what_is_longer_ago_than_its_interval() -> None:
+def test_failure_rate_forgets_failures_that_are_older_than_its_interval() -> None:
     settings = FailureRate(max_failures_per_interval=2, failure_rate_interval_ms=60_000, delay_ms=1_000)
     assert delays_s(follow(settings, [0, 30_000, 60_001, 90_001])) == [1.0, 1.0, 1.0, 1.0]
     assert delays_s(follow(settings, [0, 30_000, 60_000])) == [1.0, 1.0, None]
@@ -108,7 +108,7 @@ def test_exponential_delay_grows_up_to_its_maximum() -> None:
 
 
 @pytest.mark.parametrize(("chance", "expected"), [(Lowest(), [1.0, 1.35, 2.025]), (Highest(), [1.1, 1.65, 2.475])])
-def test_exponential_delay_is_jittered_and_never_below_its_beginning(chance: random.Random, expected: list[float]) -> None:
+def test_exponential_delay_is_jittered_and_never_below_its_initial_backoff(chance: random.Random, expected: list[float]) -> None:
     assert each_after_its_restart(exponential(jitter_factor=0.1), 3, chance) == expected
 
 
@@ -117,12 +117,12 @@ def test_jitter_never_goes_above_the_maximum() -> None:
 
 
 @pytest.mark.parametrize(("calm_ms", "expected_s"), [(HOUR_MS, 1.0), (HOUR_MS - 1, 2.25)])
-def test_exponential_delay_begins_again_after_a_calm_while_since_the_restart(calm_ms: int, expected_s: float) -> None:
+def test_exponential_delay_starts_again_after_some_time_without_failures(calm_ms: int, expected_s: float) -> None:
     restarted_again_ms = 2_000 + 1_500
     assert delays_s(follow(exponential(), [0, 2_000, restarted_again_ms + calm_ms])) == [1.0, 1.5, expected_s]
 
 
-def test_exponential_delay_may_allow_only_so_many_in_a_row() -> None:
+def test_exponential_delay_can_limit_the_restarts_in_a_row() -> None:
     settings = exponential(attempts_before_reset_backoff=2)
     assert delays_s(follow(settings, [0, 2_000, 9_000])) == [1.0, 1.5, None]
     assert delays_s(follow(settings, [0, 2_000, 3_500 + HOUR_MS, 2 * HOUR_MS])) == [1.0, 1.5, 1.0, 1.5]
@@ -131,7 +131,7 @@ def test_exponential_delay_may_allow_only_so_many_in_a_row() -> None:
     )
 
 
-def test_a_backoff_that_would_overflow_is_the_longest() -> None:
+def test_a_backoff_that_would_overflow_is_the_maximum() -> None:
     settings, history = exponential(backoff_multiplier=1e300), RestartHistory(restarts=50, failures_ms=(0,), restart_at_ms=0)
     assert delays_s([after_failure(settings, history, 1, Lowest())[1]]) == [60.0]
 
@@ -144,21 +144,21 @@ STRATEGIES: list[RestartSettings] = [
 
 
 @pytest.mark.parametrize("settings", STRATEGIES, ids=lambda settings: settings.type)
-def test_failures_while_a_restart_is_pending_are_one(settings: RestartSettings) -> None:
+def test_failures_while_a_restart_is_pending_count_as_one(settings: RestartSettings) -> None:
     first, second, third = follow(settings, [10_000, 11_000, 14_000])
     assert (first, second, third) == (RestartIn(4.0, merged=False), RestartIn(3.0, merged=True), RestartIn(0.0, merged=True))
     assert follow(settings, [10_000, 11_000, 14_000, 14_001])[-1] == follow(settings, [10_000, 14_001])[-1]
 
 
 @pytest.mark.parametrize("settings", STRATEGIES, ids=lambda settings: settings.type)
-def test_a_clock_that_was_set_back_prolongs_no_wait(settings: RestartSettings) -> None:
+def test_a_clock_that_is_set_back_does_not_prolong_a_delay(settings: RestartSettings) -> None:
     decision = follow(settings, [10 * HOUR_MS, 0])[-1]
     assert isinstance(decision, RestartIn)
     assert decision.delay_s <= 60
     assert not decision.merged
 
 
-def test_a_batch_that_fails_after_hours_each_time_is_not_tried_for_ever() -> None:
+def test_a_batch_that_fails_after_hours_each_time_is_not_retried_for_ever() -> None:
     settings, history = exponential(attempts_before_reset_backoff=3), RestartHistory()
     decisions = list[RestartIn | Exhausted]()
     for number in range(5):
@@ -234,7 +234,7 @@ def test_exponential_delay_stays_in_its_bounds(settings: ExponentialDelay, gaps:
 
 
 @given(exponentials, st.integers(2, 12))
-def test_without_jitter_no_delay_in_a_row_is_shorter_than_the_one_before(settings: ExponentialDelay, count: int) -> None:
+def test_delays_in_a_row_without_jitter_never_become_shorter(settings: ExponentialDelay, count: int) -> None:
     steady = settings.model_copy(update={"jitter_factor": 0.0, "reset_backoff_threshold_ms": HOUR_MS})
     found = [delay for delay in each_after_its_restart(steady, count) if delay is not None]
     assert found == sorted(found)
@@ -242,7 +242,9 @@ def test_without_jitter_no_delay_in_a_row_is_shorter_than_the_one_before(setting
 
 
 @given(fixed | rates | exponentials, gaps_ms, st.integers(0, 12), st.integers(0, 2**32))
-def test_what_is_remembered_can_be_stored_at_any_time(settings: RestartSettings, gaps: list[int], stored: int, seed: int) -> None:
+def test_the_history_of_restarts_can_be_stored_and_read_at_any_time(
+    settings: RestartSettings, gaps: list[int], stored: int, seed: int
+) -> None:
     times_ms, chance = moments(gaps), random.Random(seed)
     history, decisions = RestartHistory(), list[RestartIn | Exhausted]()
     for number, now_ms in enumerate(times_ms):
@@ -254,7 +256,7 @@ def test_what_is_remembered_can_be_stored_at_any_time(settings: RestartSettings,
     assert len(history.failures_ms) <= 5
 
 
-def test_failures_are_noted_when_they_are_told() -> None:
+def test_the_time_of_a_failure_is_the_time_of_its_report() -> None:
     times_s = iter([100.0, 100.25, 102.0])
     restarts = Restarts(exponential(), lambda: next(times_s), Highest())
     assert [restarts.failed() for _ in range(3)] == [
@@ -265,7 +267,7 @@ def test_failures_are_noted_when_they_are_told() -> None:
     assert restarts.history == RestartHistory(restarts=2, failures_ms=(102_000,), restart_at_ms=103_500)
 
 
-def test_another_process_goes_on_where_one_ended() -> None:
+def test_another_process_continues_the_history_of_restarts() -> None:
     clock: Callable[[], float] = lambda: 102.0  # noqa: E731  # a clock that stands still
     earlier = RestartHistory(restarts=1, failures_ms=(100_000,), restart_at_ms=101_000)
     assert Restarts(exponential(), clock, Highest(), earlier).failed() == RestartIn(1.5, merged=False)
@@ -284,7 +286,7 @@ def test_another_process_goes_on_where_one_ended() -> None:
         (FencedError("A higher attempt is live."), False),
     ],
 )
-def test_a_restart_follows_what_it_may_heal(error: Exception, heals: bool) -> None:
+def test_a_restart_follows_only_an_error_that_it_may_heal(error: Exception, heals: bool) -> None:
     assert may_heal(error) is heals
 
 

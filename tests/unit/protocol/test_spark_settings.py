@@ -59,19 +59,19 @@ HIDDEN = [
 
 
 @pytest.mark.parametrize("name", SHOWN)
-def test_a_setting_of_the_allow_list_is_shown(name: str) -> None:
+def test_a_setting_on_the_allow_list_is_shown(name: str) -> None:
     assert shown_settings({name: "x"}) == {name: "x"}
     assert conf_environment({name: "x"}) == {}
 
 
 @pytest.mark.parametrize("name", HIDDEN)
-def test_any_other_setting_goes_by_the_environment(name: str) -> None:
+def test_any_other_setting_is_passed_by_the_environment(name: str) -> None:
     assert shown_settings({name: "x=y z"}) == {}
     assert hidden_settings({name: "x=y z"}) == conf_of_environment(conf_environment({name: "x=y z"})) == {name: "x=y z"}
 
 
 @pytest.mark.parametrize("name", HIDDEN)
-def test_sparks_pages_hide_what_is_not_shown(name: str) -> None:
+def test_sparks_pages_hide_settings_that_are_not_on_the_allow_list(name: str) -> None:
     assert re.search(REDACTED, name)
 
 
@@ -88,5 +88,5 @@ def test_sparks_pages_hide_a_setting_of_hadoop_under_hadoops_name_too() -> None:
 @pytest.mark.parametrize(
     "name", ["spark.app.name", "spark.executor.memory", "spark.sql.shuffle.partitions", "spark.jars", "java.home"]
 )
-def test_sparks_pages_show_the_rest(name: str) -> None:
+def test_sparks_pages_show_settings_on_the_allow_list(name: str) -> None:
     assert not re.search(REDACTED, name)

@@ -12,11 +12,11 @@ pytestmark = pytest.mark.every_version
     ("version", "minor"),
     [("4.2.0", "4.2"), ("4.0.2-amzn-1", "4.0"), ("4.1.0.dev3", "4.1"), ("4.10.1", "4.10"), ("unknown", "unknown")],
 )
-def test_a_minor_version_is_told_by_its_two_numbers(version: str, minor: str) -> None:
+def test_the_minor_version_of_a_release_has_two_numbers(version: str, minor: str) -> None:
     assert spark_minor(version) == minor
 
 
-def test_versions_are_compared_by_their_numbers() -> None:
+def test_versions_are_compared_as_numbers() -> None:
     assert is_older("4.2", "4.10")
     assert not is_older("4.2", "4.2")
     assert not is_older("5.0", "4.9")
@@ -24,7 +24,7 @@ def test_versions_are_compared_by_their_numbers() -> None:
 
 
 @pytest.mark.parametrize("version", ["4.0.1", "4.0.2-amzn-1", "4.1.3", "4.2.1"])
-def test_releases_that_delta_has_jars_for_are_taken(version: str) -> None:
+def test_releases_for_which_delta_has_jars_are_accepted(version: str) -> None:
     check_spark_version(version, owner="This", remedy="None.")
 
 

@@ -19,13 +19,13 @@ def read(**written: Any) -> StartOptions:
     return StartOptions(**read_start_arguments(written, lambda place: open_place(place).url))
 
 
-def test_without_arguments_the_options_have_their_defaults() -> None:
+def test_the_options_have_their_defaults_without_arguments() -> None:
     assert read() == StartOptions()
     assert read(**dict.fromkeys(START_ARGUMENTS)) == StartOptions()
     assert read(**dict.fromkeys(START_ARGUMENTS, " ")) == StartOptions()
 
 
-def test_an_argument_that_does_not_exist_is_an_error_as_in_a_call() -> None:
+def test_an_unknown_argument_is_a_type_error_as_in_a_call() -> None:
     with pytest.raises(TypeError, match="'on_rewnd' is not an option of a start: these are on_end, publish"):
         read(on_rewnd="keep")
 
@@ -64,13 +64,13 @@ def test_texts_of_forms_and_values_of_python_mean_the_same(written: dict[str, An
         ({"restore": "gs://bucket/savepoint"}, "is not supported"),
     ],
 )
-def test_a_value_that_is_not_allowed_is_refused_before_anything_is_started(written: dict[str, Any], problem: str) -> None:
+def test_an_invalid_value_is_refused_before_anything_is_started(written: dict[str, Any], problem: str) -> None:
     with pytest.raises(InvalidParameterError, match=problem) as refused:
         read(**written)
     assert refused.value.remedy
 
 
-def test_a_savepoint_is_the_same_from_any_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_path_of_a_savepoint_becomes_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     expected = RestoreFrom(savepoint=f"file://{tmp_path}/savepoint", allow_drained=True)
     for name in ("savepoint", tmp_path / "savepoint", f"file://{tmp_path}/savepoint"):

@@ -29,34 +29,34 @@ def test_an_observer_is_called_before_and_after_the_work() -> None:
     assert recorder.told == ["before manifest.create", "work", "after manifest.create"]
 
 
-def test_a_step_that_fails_has_no_after() -> None:
+def test_the_observer_is_not_called_after_a_step_that_fails() -> None:
     recorder = _Recorder()
     with observed_by(recorder), pytest.raises(ValueError, match="broken"), step(Step.SWEEP):
         raise ValueError("broken")
     assert recorder.told == ["before sweep"]
 
 
-def test_what_an_observer_raises_before_prevents_the_work() -> None:
+def test_an_exception_of_the_observer_before_a_step_prevents_the_work() -> None:
     recorder = _Recorder(fails="before publish.sink")
     with observed_by(recorder), pytest.raises(KeyboardInterrupt), step(Step.PUBLISH_SINK):
         recorder.told.append("work")
     assert recorder.told == ["before publish.sink"]
 
 
-def test_what_an_observer_raises_after_goes_through() -> None:
+def test_an_exception_of_the_observer_after_a_step_goes_through() -> None:
     recorder = _Recorder(fails="after publish.sink")
     with observed_by(recorder), pytest.raises(KeyboardInterrupt), step(Step.PUBLISH_SINK):
         recorder.told.append("work")
     assert recorder.told == ["before publish.sink", "work", "after publish.sink"]
 
 
-def test_without_an_observer_a_step_only_does_its_work() -> None:
+def test_a_step_without_an_observer_only_does_its_work() -> None:
     with step(Step.ATTEMPT_CREATE):
         done = True
     assert done
 
 
-def test_the_observer_before_comes_back_when_the_context_ends_even_badly() -> None:
+def test_the_previous_observer_returns_when_the_context_ends_even_with_an_error() -> None:
     outer, inner = _Recorder(), _Recorder()
     with observed_by(outer):
         with pytest.raises(ValueError, match="leaves"), observed_by(inner):
@@ -76,5 +76,5 @@ def test_steps_may_be_nested() -> None:
     assert recorder.told == ["before stage.version", "before stage.files", "after stage.files", "after stage.version"]
 
 
-def test_every_step_has_a_name_of_its_own() -> None:
+def test_every_step_has_its_own_name() -> None:
     assert len({each.value for each in Step}) == len(Step.__members__)

@@ -10,7 +10,7 @@ HIDDEN = [
 
 
 @pytest.mark.parametrize("character", HIDDEN, ids=lambda character: f"{ord(character):x}")
-def test_a_character_that_is_obeyed_or_not_seen_becomes_a_sign(character: str) -> None:
+def test_a_control_or_invisible_character_becomes_a_visible_sign(character: str) -> None:
     shown = visible(f"a{character}b")
     assert len(shown) == 3
     assert character not in shown

@@ -56,7 +56,7 @@ def test_every_file_gets_row_ids_after_those_of_the_file_before(tmp_path: Path) 
     assert [_highest(uri, version) for version in (1, 2)] == [[6], [11]]
 
 
-def test_row_ids_of_a_commit_that_was_faster_are_not_given_again(tmp_path: Path) -> None:
+def test_row_ids_of_a_faster_commit_are_not_used_again(tmp_path: Path) -> None:
     uri = _tracked(tmp_path)
     slow = open_table(uri)
     _commit(uri, OTHER, 1, _add("a", 3))
@@ -108,7 +108,7 @@ def test_the_time_of_a_commit_with_a_checkpoint_is_read(tmp_path: Path) -> None:
     assert _actions(uri, 2)[0]["commitInfo"]["inCommitTimestamp"] == LATER_MS + 1
 
 
-def test_a_table_without_these_features_gets_none_of_this(tmp_path: Path) -> None:
+def test_a_table_without_row_tracking_and_commit_timestamps_gets_neither(tmp_path: Path) -> None:
     uri = table_with(tmp_path, "appendOnly")
     _commit(uri, ONE, 1, _add("a", 3))
     assert [list(action) for action in _actions(uri, 1)] == [["commitInfo"], ["txn"], ["add"]]

@@ -22,7 +22,7 @@ STAGED = datetime.fromtimestamp(1_700_000_000, UTC)
 """The time in the entries of the pipeline's files."""
 
 
-def test_the_sinks_wait_that_a_checkpoint_is_due_in_and_whose_tables_lack_it(pipeline: StagedPipeline) -> None:
+def test_sinks_whose_tables_lack_a_due_checkpoint_are_waiting(pipeline: StagedPipeline) -> None:
     manifest = pipeline.checkpoint({HOURLY: [(1, "a")], DAILY: [(2, "b")]}, **EVERY)
     assert waiting_sinks(manifest) == [HOURLY, DAILY]
     publish(pipeline.files, sinks=[HOURLY])
@@ -53,7 +53,7 @@ def test_a_checkpoint_that_is_not_due_in_a_sink_is_not_the_first_waiting_one(pip
     assert first_waiting(pipeline.files, final, [HOURLY]).checkpoint == 2
 
 
-def test_a_table_that_cannot_be_read_waits(pipeline: StagedPipeline) -> None:
+def test_a_sink_whose_table_cannot_be_read_is_waiting(pipeline: StagedPipeline) -> None:
     manifest = pipeline.checkpoint({HOURLY: [(1, "a")]}, **EVERY)
     log = path_of(pipeline.tables[HOURLY]) / "_delta_log"
     log.rename(log.with_name("away"))
@@ -69,7 +69,7 @@ def test_a_table_that_cannot_be_read_waits(pipeline: StagedPipeline) -> None:
         ("interval 1 fortnight", timedelta(days=7)),
     ],
 )
-def test_rows_are_kept_from_when_the_oldest_was_staged_for_as_long_as_the_table_keeps_files(
+def test_staged_rows_are_safe_for_the_file_retention_of_the_table_after_the_oldest_was_staged(
     pipeline: StagedPipeline, setting: str | None, kept_for: timedelta, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manifest = pipeline.checkpoint({HOURLY: [(1, "a")], DAILY: []}, **EVERY)
@@ -87,7 +87,7 @@ def test_rows_are_kept_from_when_the_oldest_was_staged_for_as_long_as_the_table_
     assert staged_rows(pipeline.files, manifest, HOURLY) is None, "nothing waits"
 
 
-def test_before_rows_can_be_lost_people_are_warned_and_then_it_is_an_error_that_says_until_when(tmp_path: Any) -> None:
+def test_a_warning_and_then_an_error_with_a_deadline_come_before_staged_rows_can_be_lost(tmp_path: Any) -> None:
     rows = StagedRows(HOURLY, "file:///t", STAGED, timedelta(days=10))
     early, late = STAGED + timedelta(days=4, hours=23), STAGED + timedelta(days=8, hours=23)
     assert not rows.is_old(early)
@@ -115,7 +115,7 @@ class Refusing:
         monkeypatch.setattr(TableLog, "create", create)
 
 
-def test_while_a_table_refuses_no_other_gets_further_ahead_and_the_error_names_its_sink(
+def test_no_table_gets_further_ahead_of_a_table_that_refuses_and_the_error_names_the_sink(
     pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline.checkpoint({HOURLY: [(1, "a")], DAILY: [(2, "b")]}, **EVERY)

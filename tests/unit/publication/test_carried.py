@@ -51,11 +51,11 @@ def audited(pipeline: StagedPipeline, request: pytest.FixtureRequest, monkeypatc
     return pipeline
 
 
-MERGED_OR_NOT = pytest.mark.parametrize("audited", [2, 64], indirect=True, ids=["merged", "as they are"])
+MERGED_OR_NOT = pytest.mark.parametrize("audited", [2, 64], indirect=True, ids=["merged files", "separate files"])
 
 
 @MERGED_OR_NOT
-def test_a_round_that_somebody_else_publishes_keeps_its_last_checkpoint_alone(audited: StagedPipeline) -> None:
+def test_a_round_with_external_publication_keeps_only_its_last_checkpoint(audited: StagedPipeline) -> None:
     assert audited.store.taken() == [5, 9, 10], "the last of each round, and the head's parent"
     with pytest.raises(RejectedError, match="published only with final checkpoints. Checkpoint 9 is periodic"):
         publish(audited.files, CheckpointId(9))
@@ -80,7 +80,7 @@ def spans(manifest: Manifest) -> list[tuple[int, int]]:
     return [(each.first, each.last) for each in manifest.sinks[HOURLY].carried]
 
 
-def test_the_final_checkpoint_publishes_what_discarded_ones_had_staged_in_one_transaction(pipeline: StagedPipeline) -> None:
+def test_the_final_checkpoint_publishes_rows_of_discarded_ones_in_one_transaction(pipeline: StagedPipeline) -> None:
     for number in (1, 2, 3):
         complete(pipeline, (number, "a"))
         discard(pipeline.files, [CheckpointId(each) for each in range(1, number - 1)])
@@ -95,7 +95,7 @@ def test_the_final_checkpoint_publishes_what_discarded_ones_had_staged_in_one_tr
 
 
 @pytest.mark.parametrize("damaged", [1, 2])
-def test_the_final_checkpoint_publishes_what_a_damaged_one_had_staged(pipeline: StagedPipeline, damaged: int) -> None:
+def test_the_final_checkpoint_publishes_rows_of_a_damaged_one(pipeline: StagedPipeline, damaged: int) -> None:
     for number in (1, 2, 3):
         complete(pipeline, (number, "a"))
     pipeline.files.replace(f"manifests/{damaged}.json", b"torn")
@@ -118,7 +118,7 @@ def test_rows_that_a_savepoint_has_brought_are_counted_with_its_round(pipeline: 
     assert publish(pipeline.files, by_policy=True)[HOURLY].rows == len(pipeline.rows(HOURLY)) == 4
 
 
-def test_what_is_public_is_not_carried(pipeline: StagedPipeline) -> None:
+def test_public_rows_are_not_carried(pipeline: StagedPipeline) -> None:
     complete(pipeline, (1, "a"), final=True)
     publish(pipeline.files)
     assert spans(complete(pipeline, (2, "a"), known=1)) == []
@@ -142,7 +142,7 @@ def test_many_files_of_actions_become_one_and_are_still_published_once(
     assert pipeline.rows(HOURLY) == [(number, "a") for number in range(1, 9)]
 
 
-def test_what_replaces_the_rows_of_the_table_does_so_also_when_it_is_carried(pipeline: StagedPipeline) -> None:
+def test_carried_rows_of_a_complete_result_still_replace_the_rows_of_the_table(pipeline: StagedPipeline) -> None:
     complete(pipeline, (1, "a"), final=True)
     publish(pipeline.files)
     complete(pipeline, (2, "a"), known=1, replace=True)
@@ -153,13 +153,13 @@ def test_what_replaces_the_rows_of_the_table_does_so_also_when_it_is_carried(pip
     assert pipeline.rows(HOURLY) == [(2, "a"), (3, "a"), (4, "a")]
 
 
-def test_the_first_checkpoint_after_unpublished_ones_of_another_policy_carries_all_of_them(pipeline: StagedPipeline) -> None:
+def test_the_first_final_checkpoint_carries_all_unpublished_ones_of_another_policy(pipeline: StagedPipeline) -> None:
     for number in (1, 2):
         complete(pipeline, (number, "a"), publish=Publish.EXTERNAL)
     assert spans(complete(pipeline, (3, "a"))) == [(1, 1), (2, 2)]
 
 
-def test_without_what_is_carried_a_gap_in_the_chain_is_an_error(pipeline: StagedPipeline) -> None:
+def test_a_gap_in_the_chain_is_an_error_if_rows_are_not_carried(pipeline: StagedPipeline) -> None:
     for number in (1, 2, 3):
         pipeline.checkpoint({HOURLY: [(number, "a")]}, publish=Publish.EVERY_CHECKPOINT)
     discard(pipeline.files, [CheckpointId(1)])

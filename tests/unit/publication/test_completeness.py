@@ -37,7 +37,7 @@ def test_a_home_without_a_checkpoint_is_complete_at_no_time(pipeline: StagedPipe
     assert found(pipeline) is None
 
 
-def test_the_watermark_of_a_checkpoint_counts_once_it_is_public(pipeline: StagedPipeline) -> None:
+def test_the_watermark_of_a_checkpoint_counts_once_the_checkpoint_is_public(pipeline: StagedPipeline) -> None:
     take(pipeline, at(10))
     assert found(pipeline) is None
     publish(pipeline.files)
@@ -62,7 +62,7 @@ def test_a_watermark_that_a_restore_has_set_back_does_not_count(pipeline: Staged
 
 
 @pytest.mark.parametrize(("before", "expected"), [(at(10), (1, at(10))), (None, None)])
-def test_a_drain_finishes_no_time_after_the_newest_event(
+def test_a_drained_table_is_complete_up_to_the_newest_event_and_no_further(
     pipeline: StagedPipeline, before: datetime | None, expected: tuple[int, datetime] | None
 ) -> None:
     before_ms = None if before is None else ms(before)
@@ -78,7 +78,7 @@ def said_by_the_table(pipeline: StagedPipeline) -> list[str | None]:
     return [json.loads(each["userMetadata"]).get("complete_until") for each in history if "userMetadata" in each]
 
 
-def test_each_publication_says_in_its_own_commit_up_to_when_the_table_is_complete(pipeline: StagedPipeline) -> None:
+def test_each_commit_of_a_publication_has_the_time_up_to_which_the_table_is_complete(pipeline: StagedPipeline) -> None:
     for applied, following, changes in (
         (None, None, {}),
         (at(10), at(12), {}),
@@ -91,7 +91,7 @@ def test_each_publication_says_in_its_own_commit_up_to_when_the_table_is_complet
     assert DeltaTable(pipeline.tables[HOURLY]).version() == 4
 
 
-def test_what_a_publication_says_of_the_time_lets_an_append_that_began_before_land(pipeline: StagedPipeline) -> None:
+def test_the_time_in_a_publication_does_not_conflict_with_a_concurrent_append(pipeline: StagedPipeline) -> None:
     """A publication with a table property would make it fail."""
     begun = DeltaTable(pipeline.tables[HOURLY])
     take(pipeline, at(10))
@@ -100,7 +100,7 @@ def test_what_a_publication_says_of_the_time_lets_an_append_that_began_before_la
     assert pipeline.rows(HOURLY) == [(1, "monday"), (9, "x")]
 
 
-def test_a_reader_of_the_table_finds_the_time_as_the_guide_says(pipeline: StagedPipeline) -> None:
+def test_the_code_of_the_guide_reads_the_time_from_the_table(pipeline: StagedPipeline) -> None:
     guide: dict[str, Any] = {}
     exec(files(ROOT / "docs/how-to/finished-hours.md")["complete_until.py"], guide)
 
@@ -118,7 +118,7 @@ def test_a_reader_of_the_table_finds_the_time_as_the_guide_says(pipeline: Staged
 
 
 @pytest.mark.parametrize("applied", [None, datetime(1970, 1, 1, tzinfo=UTC)])
-def test_without_a_watermark_nothing_is_complete(pipeline: StagedPipeline, applied: datetime | None) -> None:
+def test_a_table_without_a_watermark_is_complete_at_no_time(pipeline: StagedPipeline, applied: datetime | None) -> None:
     take(pipeline, applied)
     publish(pipeline.files)
     assert found(pipeline) is None

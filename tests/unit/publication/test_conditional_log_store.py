@@ -47,5 +47,5 @@ def test_a_store_that_ignores_the_condition_is_refused(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("uri", ["file:///tables/hourly", "hdfs://name-node/hourly"])
-def test_commits_elsewhere_are_left_to_delta(uri: str) -> None:
+def test_commits_to_other_stores_than_s3_are_left_to_delta(uri: str) -> None:
     make_commits_conditional(cast(Any, None), uri)

@@ -39,7 +39,7 @@ ROWS = pa.table(
         ("`gone` is null", [0, 1, 0, 0]),
     ],
 )
-def test_a_condition_holds_where_it_comes_to_true(text: str, expected: list[int]) -> None:
+def test_only_rows_for_which_the_condition_is_true_are_deletes(text: str, expected: list[int]) -> None:
     condition = delete_condition(text, TYPES)
     assert condition is not None
     assert list(map(int, condition.holds(ROWS).to_pylist())) == expected
@@ -75,11 +75,11 @@ def test_a_condition_holds_where_it_comes_to_true(text: str, expected: list[int]
         "op = 'delete' -- a comment",
     ],
 )  # fmt: skip
-def test_every_other_condition_is_left_to_spark(text: str) -> None:
+def test_a_condition_that_engines_may_evaluate_differently_is_left_to_spark(text: str) -> None:
     assert delete_condition(text, TYPES) is None
 
 
-def test_a_condition_names_the_columns_that_it_looks_at() -> None:
+def test_the_columns_that_a_condition_uses_are_found() -> None:
     condition = delete_condition("gone OR `a b` = 1", TYPES)
     assert condition is not None
     assert condition.columns == {"Gone", "a b"}

@@ -47,7 +47,7 @@ def test_without_folding_there_would_be_hundreds_of_files(graves: Graves) -> Non
 
 
 @pytest.mark.slow
-def test_a_fold_comes_once_in_so_many_versions_and_writes_the_small_files_alone(graves: Graves) -> None:
+def test_a_fold_comes_at_an_interval_of_versions_and_rewrites_only_small_files(graves: Graves) -> None:
     folded = [number for number in graves.rounds(200) if graves.keep_small()]
     versions = graves.version
     assert versions / FOLD_VERSIONS - 2 <= len(folded) <= versions / FOLD_VERSIONS
@@ -67,7 +67,7 @@ def test_a_savepoint_that_was_taken_at_any_time_has_every_key(graves: Graves, tm
     graves.assert_right()
 
 
-def test_where_the_newest_burial_is_not_public_nothing_is_folded(graves: Graves) -> None:
+def test_no_fold_comes_before_the_newest_deleted_keys_are_public(graves: Graves) -> None:
     """A new incarnation takes over the keys that were buried before it."""
     for _ in graves.rounds(3 * FOLD_VERSIONS):
         graves.keep_small()
@@ -85,7 +85,7 @@ def test_where_the_newest_burial_is_not_public_nothing_is_folded(graves: Graves)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("folds", [1, 3])
-def test_who_has_begun_to_read_before_a_fold_reads_on(graves: Graves, folds: int) -> None:
+def test_a_read_that_began_before_a_fold_is_not_disturbed(graves: Graves, folds: int) -> None:
     """An attempt reads the keys of an abandoned incarnation while that one's last publication still folds them."""
     for _ in graves.rounds(2 * FOLD_VERSIONS * folds):
         graves.keep_small()
@@ -96,7 +96,7 @@ def test_who_has_begun_to_read_before_a_fold_reads_on(graves: Graves, folds: int
     assert {row["id"]: row["seq"] for row in reader.to_pyarrow_table().to_pylist()} == expected
 
 
-def test_a_burial_that_is_repeated_after_its_version_was_folded_changes_nothing(graves: Graves) -> None:
+def test_deleted_keys_that_are_recorded_again_after_a_fold_change_nothing(graves: Graves) -> None:
     """The checkpoints of the log contain the versions of all app ids."""
     for _ in graves.rounds(5 * FOLD_VERSIONS):
         graves.keep_small()
@@ -105,7 +105,7 @@ def test_a_burial_that_is_repeated_after_its_version_was_folded_changes_nothing(
     assert graves.version == version
 
 
-def test_a_file_that_a_dead_writer_has_left_goes_after_a_week_and_one_that_is_being_written_stays(graves: Graves) -> None:
+def test_a_file_of_a_dead_writer_is_deleted_after_a_week_and_a_newer_file_stays(graves: Graves) -> None:
     for _ in graves.rounds(2 * FOLD_VERSIONS):
         graves.keep_small()
     left, new = graves.path / "part-left.parquet", graves.path / "part-new.parquet"
@@ -120,7 +120,7 @@ def test_a_file_that_a_dead_writer_has_left_goes_after_a_week_and_one_that_is_be
     graves.assert_right()
 
 
-def test_without_its_checkpoint_nothing_is_deleted(graves: Graves) -> None:
+def test_no_file_is_deleted_if_the_log_checkpoint_was_not_written(graves: Graves) -> None:
     """Delta only logs a warning when it cannot write a checkpoint."""
 
     class Failing(Keeper):

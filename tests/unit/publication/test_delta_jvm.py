@@ -21,12 +21,14 @@ def method_with(parameters: int) -> Any:
     return method
 
 
-@pytest.mark.parametrize(("parameters", "given"), [(3, (7, None, False)), (2, (7, None))], ids=["a new Delta", "an older one"])
+@pytest.mark.parametrize(
+    ("parameters", "given"), [(3, (7, None, False)), (2, (7, None))], ids=["a newer Delta", "an older Delta"]
+)
 def test_a_method_is_called_with_the_parameters_that_it_has(parameters: int, given: tuple[object, ...]) -> None:
     assert call_fitting(method_with(parameters), (7, None, False), (7, None)) == given
 
 
-def test_a_method_that_fits_nothing_is_an_error() -> None:
+def test_a_method_that_fits_no_known_parameters_is_an_error() -> None:
     with pytest.raises(Py4JError, match="does not exist"):
         call_fitting(method_with(1), (7, None, False), (7, None))
 

@@ -66,9 +66,7 @@ def test_a_replacement_in_a_table_that_delta_rs_can_only_append_to_is_refused(tm
         "somethingOfTomorrow",
     ],
 )
-def test_a_table_with_a_feature_that_an_append_cannot_commit_with_is_sparks_or_refused_by_name(
-    tmp_path: Path, feature: str
-) -> None:
+def test_a_table_with_a_feature_that_delta_rs_cannot_commit_is_left_to_spark_or_refused(tmp_path: Path, feature: str) -> None:
     uri = table_with(tmp_path, "appendOnly", feature)
     if feature in SPARK_FEATURES:
         assert check_publishable(uri)[1] is Publisher.SPARK
@@ -83,7 +81,7 @@ def test_a_table_with_a_feature_that_an_append_cannot_commit_with_is_sparks_or_r
 
 @pytest.mark.parametrize("mode", list(SinkMode))
 @pytest.mark.parametrize("refused", REFUSED, ids=lambda refused: refused.evidence)
-def test_what_the_page_calls_refused_is_refused_in_every_mode(tmp_path: Path, refused: Refused, mode: SinkMode) -> None:
+def test_a_table_that_the_page_calls_refused_is_refused_in_every_mode(tmp_path: Path, refused: Refused, mode: SinkMode) -> None:
     uri = table_with(
         tmp_path,
         *refused.protocol,
@@ -96,7 +94,7 @@ def test_what_the_page_calls_refused_is_refused_in_every_mode(tmp_path: Path, re
     assert refused.evidence in error.value.failed
 
 
-def test_delta_rs_publishes_what_it_can_and_spark_histories(tmp_path: Path) -> None:
+def test_delta_rs_publishes_all_modes_except_histories(tmp_path: Path) -> None:
     uri = table_with(tmp_path, "appendOnly")
     chosen = {mode: check_publishable(uri, mode)[1] for mode in SinkMode}
     assert chosen == {
@@ -119,7 +117,7 @@ def test_old_protocols_without_identity_columns_are_accepted(tmp_path: Path, wri
     check_publishable(table_with(tmp_path, writer=writer))
 
 
-def test_a_table_that_forgets_what_was_published_is_refused(tmp_path: Path) -> None:
+def test_a_table_that_forgets_transaction_numbers_is_refused(tmp_path: Path) -> None:
     uri = table_with(tmp_path, properties={"delta.setTransactionRetentionDuration": "interval 1 day"})
     with pytest.raises(UnsupportedTableError, match="setTransactionRetentionDuration"):
         check_publishable(uri)
@@ -145,7 +143,7 @@ def test_a_catalog_managed_table_is_refused_by_name(tmp_path: Path) -> None:
         ("a\nb", False),
     ],
 )
-def test_a_tables_own_path_is_addressed_rightly_or_refused(tmp_path: Path, name: str, allowed: bool) -> None:
+def test_the_path_of_a_table_is_encoded_correctly_or_refused(tmp_path: Path, name: str, allowed: bool) -> None:
     uri = (tmp_path / name).as_uri()
     if not allowed:
         with pytest.raises(UnsupportedTableError, match="in its path"):
@@ -157,12 +155,12 @@ def test_a_tables_own_path_is_addressed_rightly_or_refused(tmp_path: Path, name:
 
 
 @pytest.mark.parametrize("uri", ["/data/t", "file:t", "file://host/t", "file:///t?x=1", ""])
-def test_what_is_no_uri_of_a_table_is_refused(uri: str) -> None:
+def test_a_text_that_is_not_a_table_uri_is_refused(uri: str) -> None:
     with pytest.raises(UnsupportedTableError, match="only tables in directories and in stores can"):
         check_publishable(uri)
 
 
-def test_hadoops_spelling_of_a_local_uri_is_the_same_table(pipeline: StagedPipeline) -> None:
+def test_a_local_uri_as_hadoop_writes_it_is_the_same_table(pipeline: StagedPipeline) -> None:
     uri = pipeline.tables[HOURLY]
     assert open_table(uri.replace("file:///", "file:/")).facts.table_id == open_table(uri).facts.table_id
 
@@ -212,7 +210,7 @@ def test_a_checkpoint_removes_old_entries_unless_the_log_is_protected(
 
 
 @pytest.mark.parametrize("second", [7, 8])
-def test_of_two_publishers_that_looked_at_the_same_state_one_wins(pipeline: StagedPipeline, second: int) -> None:
+def test_only_one_of_two_publishers_that_read_the_same_version_wins(pipeline: StagedPipeline, second: int) -> None:
     uri = pipeline.tables[HOURLY]
     one, other = open_table(uri), open_table(uri)
     one.commit((), APP, k(7), {})
@@ -221,7 +219,7 @@ def test_of_two_publishers_that_looked_at_the_same_state_one_wins(pipeline: Stag
     assert pipeline.commits(HOURLY) == [7]
 
 
-def test_looking_on_one_handle_and_committing_on_another_would_publish_twice(pipeline: StagedPipeline) -> None:
+def test_reading_with_one_handle_and_committing_with_another_would_publish_twice(pipeline: StagedPipeline) -> None:
     uri = pipeline.tables[HOURLY]
     looked = [open_table(uri).transaction_version(APP) for _ in range(2)]
     for reached in looked:
@@ -255,7 +253,7 @@ def test_a_change_of_the_table_after_it_was_opened_conflicts(pipeline: StagedPip
     assert open_table(uri).transaction_version(APP) is None
 
 
-def test_a_property_is_set_beside_what_the_table_has_and_what_others_append(tmp_path: Path) -> None:
+def test_setting_a_property_leaves_other_metadata_and_concurrent_appends(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     configuration = {"delta.enableChangeDataFeed": "true"}
     rows = pa.table({"id": [1], "day": ["x"]})
@@ -318,7 +316,7 @@ def test_a_table_that_was_created_again_after_it_was_opened_gets_no_commit(
     assert len(pipeline.rows(HOURLY)) == appended
 
 
-def test_facts_are_the_same_whoever_asks_and_change_with_the_table(pipeline: StagedPipeline) -> None:
+def test_facts_of_a_table_change_only_with_the_table(pipeline: StagedPipeline) -> None:
     uri = pipeline.tables[HOURLY]
     before = open_table(uri).facts
     write_deltalake(uri, pa.table({"id": [9], "day": ["x"]}), mode="append")
@@ -370,7 +368,7 @@ def test_partitions_by_date_and_number_are_read_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "lost", [{"deletionVector": {}}, {"baseRowId": 0}, {"defaultRowCommitVersion": 0}, {"clusteringProvider": "liquid"}]
 )
-def test_what_delta_rs_would_drop_from_an_action_is_refused(pipeline: StagedPipeline, lost: dict[str, Any]) -> None:
+def test_an_action_with_a_field_that_delta_rs_would_drop_is_refused(pipeline: StagedPipeline, lost: dict[str, Any]) -> None:
     add = pipeline.stage(HOURLY, [(1, "x")])[0]["add"]
     with pytest.raises(UnsupportedTableError, match=next(iter(lost))):
         refuse_lossy(pipeline.tables[HOURLY], add | lost)

@@ -81,7 +81,7 @@ def store() -> Iterator[str]:
 @pytest.mark.parametrize("where", ["in a directory", "partitioned", "in a store"])
 @pytest.mark.parametrize("name", MODES)
 @pytest.mark.parametrize("seed", SEEDS)
-def test_the_table_is_that_of_all_changes(
+def test_the_table_equals_the_answer_over_all_changes(
     tmp_path: Path, name: str, seed: int, where: str, request: pytest.FixtureRequest
 ) -> None:
     mode, sequence, answer = MODES[name]
@@ -114,7 +114,7 @@ def names(site: MergeSite) -> list[Any]:
     return sorted(name for (name,) in site.rows(["name"]).elements())
 
 
-def test_a_publication_that_changes_no_row_is_public_all_the_same(tmp_path: Path) -> None:
+def test_a_publication_that_changes_no_row_still_counts_as_public(tmp_path: Path) -> None:
     site = site_of(tmp_path)
     lines = staged(site, change(5, "b"))
     site.publish(lines)
@@ -126,7 +126,7 @@ def test_a_publication_that_changes_no_row_is_public_all_the_same(tmp_path: Path
     assert names(site) == ["b"]
 
 
-def test_a_commit_of_somebody_else_since_the_table_was_opened_is_a_conflict(tmp_path: Path) -> None:
+def test_a_commit_of_another_writer_since_the_table_was_opened_is_a_conflict(tmp_path: Path) -> None:
     site = site_of(tmp_path)
     table, lines = open_table(site.uri), staged(site, change(5, "b"))
     theirs = pa.Table.from_pylist([change(1)], CHANGES).select(site.schema.names).cast(site.schema)
@@ -138,7 +138,7 @@ def test_a_commit_of_somebody_else_since_the_table_was_opened_is_a_conflict(tmp_
     assert names(site) == ["b"], "their row is compared like one of ours"
 
 
-def test_rows_of_other_keys_that_somebody_has_appended_are_a_conflict_too(tmp_path: Path) -> None:
+def test_an_append_of_rows_with_other_keys_is_a_conflict_too(tmp_path: Path) -> None:
     """delta-rs would commit after these rows, based on an older read of the table."""
     site = site_of(tmp_path)
     site.publish(staged(site, change(1)))
@@ -149,7 +149,7 @@ def test_rows_of_other_keys_that_somebody_has_appended_are_a_conflict_too(tmp_pa
         publish_merge(table, site.cut(), lines, APP, CheckpointId(2), {})
 
 
-def test_of_two_publishers_that_looked_at_the_same_state_one_wins(tmp_path: Path) -> None:
+def test_only_one_of_two_publishers_that_read_the_same_version_wins(tmp_path: Path) -> None:
     site = site_of(tmp_path)
     first, second = open_table(site.uri), open_table(site.uri)
     lines = staged(site, change(1), change(2, None, number=1))
@@ -159,7 +159,9 @@ def test_of_two_publishers_that_looked_at_the_same_state_one_wins(tmp_path: Path
     assert names(site) == ["a"]
 
 
-def test_deletes_that_were_remembered_before_a_death_are_remembered_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deleted_keys_that_were_recorded_before_a_death_are_recorded_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     site = site_of(tmp_path)
     lines = staged(site, change(3, None), change(1))
     with monkeypatch.context() as patch:
@@ -173,14 +175,14 @@ def test_deletes_that_were_remembered_before_a_death_are_remembered_once(tmp_pat
     assert names(site) == ["later"]
 
 
-def test_the_log_says_which_checkpoint_a_merge_published(tmp_path: Path) -> None:
+def test_the_log_names_the_checkpoint_that_a_merge_published(tmp_path: Path) -> None:
     site = site_of(tmp_path)
     site.publish(staged(site, change(1)))
     (info,) = [action["commitInfo"] for action in list(open_table(site.uri).commits())[-1] if "commitInfo" in action]
     assert (info["operation"], json.loads(info["userMetadata"])) == ("MERGE", {"checkpoint": 1})
 
 
-def test_rows_that_the_table_does_not_take_fail_without_a_value_of_them(tmp_path: Path) -> None:
+def test_the_error_for_rows_that_the_table_refuses_has_none_of_their_values(tmp_path: Path) -> None:
     site = site_of(tmp_path)
     made = json.loads(schema_of(COLUMNS).to_json())
     made["fields"] = [field | {"nullable": field["name"] != "amount"} for field in made["fields"]]
@@ -192,7 +194,7 @@ def test_rows_that_the_table_does_not_take_fail_without_a_value_of_them(tmp_path
     assert open_table(strict.facts.uri).facts.version == 0
 
 
-def test_what_a_merge_writes_is_durable_when_it_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_files_of_a_merge_are_durable_when_it_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site, synced = site_of(tmp_path), set[str]()
     real = LocalFiles.sync
 
@@ -214,7 +216,7 @@ def reasons(site: MergeSite, *, replace: bool = False, **rule: Any) -> list[str]
     return why_spark(cut, open_table(site.uri), staged(site, change(1)), replace=replace)
 
 
-def test_spark_merges_what_is_larger_than_the_sink_says(tmp_path: Path) -> None:
+def test_spark_merges_tables_that_are_larger_than_the_limit_of_the_sink(tmp_path: Path) -> None:
     site = site_of(tmp_path)
     assert reasons(site) == []
     site.publish(staged(site, change(1)))
@@ -234,7 +236,7 @@ def test_files_that_merges_have_replaced_do_not_make_a_table_large(tmp_path: Pat
         assert open_table(site.uri).file_count == len(data_files(site.uri)) == 1
 
 
-def test_spark_merges_what_only_spark_can_evaluate(tmp_path: Path) -> None:
+def test_spark_merges_if_only_spark_can_evaluate_the_rule(tmp_path: Path) -> None:
     site = site_of(tmp_path)
     assert reasons(site, apply_as_deletes="lower(name) = 'gone'") == [
         "apply_as_deletes=\"lower(name) = 'gone'\" can only be evaluated by Spark"
@@ -267,7 +269,7 @@ def test_rows_are_inserted_into_a_table_that_is_append_only(tmp_path: Path) -> N
         ("string", {"comment": "for people", "delta.columnMapping.physicalName": "col-1"}, None),
     ],
 )
-def test_spark_merges_into_a_table_that_says_more_of_its_rows(kind: Any, metadata: dict[str, Any], reason: str | None) -> None:
+def test_spark_merges_into_a_table_with_special_column_metadata(kind: Any, metadata: dict[str, Any], reason: str | None) -> None:
     field = {"name": "c", "type": kind, "nullable": True, "metadata": metadata}
     assert merge_obstacles([field], {}) == ([reason] if reason else [])
 
@@ -291,7 +293,7 @@ def keyed(pipeline: StagedPipeline, **rule: Any) -> Mapping[str, Any]:
     return {**cut, "merge": cut["merge"].model_copy(update={"apply_as_deletes": "day IN ('3!', '6!')"} | rule)}
 
 
-def test_checkpoints_are_merged_one_after_the_other_and_once(pipeline: StagedPipeline) -> None:
+def test_checkpoints_are_merged_in_order_and_each_only_once(pipeline: StagedPipeline) -> None:
     cut, expected = keyed(pipeline), Reference(Kind.SEQUENCED)
     staged: list[list[Pair]] = [
         [(1, "1"), (2, "2"), (2, "5")],
@@ -310,7 +312,7 @@ def test_checkpoints_are_merged_one_after_the_other_and_once(pipeline: StagedPip
     assert pipeline.commits(HOURLY) == [1, 2, 3, 4]
 
 
-def test_what_is_too_large_needs_spark_and_nothing_is_written_without_it(pipeline: StagedPipeline) -> None:
+def test_a_merge_that_is_too_large_without_spark_writes_nothing(pipeline: StagedPipeline) -> None:
     pipeline.checkpoint({HOURLY: [(1, "1")]}, cut=keyed(pipeline, spark_above_bytes=0))
     with pytest.raises(SparkRequiredError, match="Sink hourly is published by Spark"):
         publish(pipeline.files)

@@ -32,7 +32,7 @@ def foreign_append(pipeline: StagedPipeline, *, times: int = 1) -> None:
         write_deltalake(pipeline.tables[HOURLY], pa.table({"id": [9], "day": ["x"]}), mode="append")
 
 
-def test_every_table_is_read_right_after_the_same_checkpoint(pipeline: StagedPipeline) -> None:
+def test_all_tables_are_read_at_the_same_checkpoint(pipeline: StagedPipeline) -> None:
     for number in (1, 2):
         pipeline.checkpoint({HOURLY: [(number, "a")], DAILY: [(10 * number, "a")]}, publish=EXTERNAL)
         foreign_append(pipeline)
@@ -57,7 +57,7 @@ def test_the_newest_cut_is_the_newest_checkpoint_that_every_sink_has(pipeline: S
     assert refused.value.evidence == {"checkpoint": 4, "sinks": [DAILY]}
 
 
-def test_a_cut_names_the_tables_that_show_less_than_the_others(pipeline: StagedPipeline) -> None:
+def test_a_cut_names_the_tables_that_are_behind(pipeline: StagedPipeline) -> None:
     for number, behind in ((1, ()), (2, (StageName("daily"),))):
         pipeline.checkpoint({HOURLY: [(number, "a")], DAILY: [(number, "a")]}, publish=EXTERNAL, behind=behind)
         publish(pipeline.files)
@@ -66,7 +66,7 @@ def test_a_cut_names_the_tables_that_show_less_than_the_others(pipeline: StagedP
     assert consistent_versions(pipeline.files, CheckpointId(1)).behind == ()
 
 
-def test_a_cut_that_has_to_be_exact_stops_before_a_loss_until_it_is_accepted(pipeline: StagedPipeline) -> None:
+def test_an_exact_cut_is_before_a_loss_until_the_loss_is_accepted(pipeline: StagedPipeline) -> None:
     ledger, whose = LossLedger(pipeline.files), {"incarnation": IncarnationId("first")}
     gone = LostFiles(input=InputName("events"), stage=StageName("hourly"), files=(LostFile(path="a"),))
     lost = ledger.record(RoundNumber(2), ATTEMPT.model_copy(update=whose), [gone])
@@ -90,7 +90,7 @@ def test_a_cut_that_has_to_be_exact_stops_before_a_loss_until_it_is_accepted(pip
     assert consistent_versions(pipeline.files, exact=True).checkpoint == 2
 
 
-def test_a_table_that_no_reader_sees_yet_is_not_behind(pipeline: StagedPipeline) -> None:
+def test_a_table_without_public_rows_of_the_round_is_not_behind(pipeline: StagedPipeline) -> None:
     """The stage waits for another stage of its round. Its missing rows become public at the end of the round."""
     rows, behind = {HOURLY: [(1, "a")], DAILY: []}, (StageName("daily"),)
     in_the_round, final = (
@@ -109,7 +109,7 @@ def test_a_checkpoint_that_became_public_together_with_a_later_one_has_no_cut_of
         consistent_versions(pipeline.files, CheckpointId(1))
 
 
-def test_where_nothing_is_public_there_is_no_cut(pipeline: StagedPipeline) -> None:
+def test_there_is_no_cut_before_the_first_publication(pipeline: StagedPipeline) -> None:
     def refused() -> RejectedError:
         with pytest.raises(RejectedError, match=f"No checkpoint of {pipeline.files.url} is public") as caught:
             consistent_versions(pipeline.files)
@@ -142,7 +142,7 @@ def follow(error: RejectedError) -> None:
 
 @pytest.mark.parametrize("asked", [None, CheckpointId(1)])
 @pytest.mark.parametrize("policy", [Publish.FINAL, Publish.EXTERNAL])
-def test_the_command_that_a_refused_cut_names_makes_one(
+def test_the_command_in_a_refusal_makes_the_cut_possible(
     local: StagedPipeline, asked: CheckpointId | None, policy: Publish
 ) -> None:
     local.checkpoint({HOURLY: [(1, "a")]}, publish=policy)
@@ -156,7 +156,7 @@ def test_the_command_that_a_refused_cut_names_makes_one(
 
 
 @pytest.mark.parametrize("asked", [None, CheckpointId(1)])
-def test_the_rows_of_a_round_that_goes_on_have_no_cut_before_its_end(local: StagedPipeline, asked: CheckpointId | None) -> None:
+def test_a_running_round_has_no_cut_before_its_end(local: StagedPipeline, asked: CheckpointId | None) -> None:
     local.checkpoint({HOURLY: [(1, "a")]}, checkpoint_kind=CheckpointKind.PERIODIC)
     with pytest.raises(RejectedError, match="Run the pipeline on: the rows become public when the round has ended") as refused:
         consistent_versions(local.files, asked)
@@ -203,7 +203,7 @@ def test_the_version_of_every_checkpoint_is_found_among_many_commits(pipeline: S
     assert version_with(manifests[-1].sinks[HOURLY], CheckpointId(6)) is None
 
 
-def test_where_the_log_was_cleaned_the_first_version_that_can_still_be_read_is_found(pipeline: StagedPipeline) -> None:
+def test_the_first_readable_version_is_found_in_a_cleaned_log(pipeline: StagedPipeline) -> None:
     manifest = pipeline.checkpoint({HOURLY: [(1, "a")]})
     publish(pipeline.files)
     foreign_append(pipeline, times=3)
@@ -215,7 +215,7 @@ def test_where_the_log_was_cleaned_the_first_version_that_can_still_be_read_is_f
     assert version_with(manifest.sinks[HOURLY], CheckpointId(1)) == 4
 
 
-def test_what_a_closed_line_had_published_is_read_from_the_version_before(pipeline: StagedPipeline) -> None:
+def test_publications_of_a_closed_incarnation_are_read_from_the_version_before_the_closing(pipeline: StagedPipeline) -> None:
     app = pipeline.checkpoint({HOURLY: [(1, "a")]}).sinks[HOURLY].app
     publish(pipeline.files)
     foreign_append(pipeline, times=3)
@@ -228,7 +228,7 @@ def test_what_a_closed_line_had_published_is_read_from_the_version_before(pipeli
 
 
 @pytest.mark.slow
-def test_looking_for_a_version_opens_few_of_them(pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_search_for_a_version_opens_only_few_versions(pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     manifest = pipeline.checkpoint({HOURLY: [(1, "a")]})
     foreign_append(pipeline, times=30)
     publish(pipeline.files)
@@ -247,7 +247,7 @@ def test_looking_for_a_version_opens_few_of_them(pipeline: StagedPipeline, monke
     assert len(opened) < 13
 
 
-def test_the_evidence_in_the_tables_history_names_who_published_what(pipeline: StagedPipeline) -> None:
+def test_the_history_of_the_table_names_pipeline_and_checkpoint_of_each_publication(pipeline: StagedPipeline) -> None:
     pipeline.checkpoint({HOURLY: [(1, "a")]})
     publish(pipeline.files)
     newest = DeltaTable(pipeline.tables[HOURLY]).history(1)[0]
@@ -263,7 +263,7 @@ def test_the_evidence_in_the_tables_history_names_who_published_what(pipeline: S
     }
 
 
-def test_pending_lines_are_what_publishing_adds(pipeline: StagedPipeline) -> None:
+def test_pending_lines_are_exactly_the_lines_that_a_publication_adds(pipeline: StagedPipeline) -> None:
     pipeline.checkpoint({HOURLY: [(1, "a")]}, publish=EXTERNAL)
     pipeline.checkpoint({HOURLY: [(2, "a"), (3, "b")]}, publish=EXTERNAL)
     assert len(pending_lines(pipeline.files, HOURLY)) == 3

@@ -121,7 +121,7 @@ def test_rows_do_not_fit_a_table_that_has(staged: list[Any], now: list[Any], rea
         )
 
 
-def test_files_are_read_by_the_names_of_column_mapping() -> None:
+def test_files_of_a_table_with_column_mapping_are_read_by_the_mapped_names() -> None:
     staged = a_table(named("id", "col-1"), named("note", "col-2", "string"), properties=MAPPED)
     renamed = a_table(named("number", "col-1"), named("note", "col-2", "string"), properties=MAPPED)
     dropped = a_table(named("id", "col-1"), properties=MAPPED)
@@ -142,7 +142,7 @@ def test_partitions_are_compared_by_the_names_in_files() -> None:
     ]
 
 
-def test_features_that_want_other_files_do_not_fit_and_others_do() -> None:
+def test_only_features_that_need_other_files_do_not_fit() -> None:
     staged = a_table(ID, partition_by=("id",))
     for feature in ("checkConstraints", "rowTracking", "clustering", "deletionVectors", "v2Checkpoint", "changeDataFeed"):
         assert misfits(staged, a_table(ID, partition_by=("id",), features=(feature,))) == []
@@ -155,7 +155,7 @@ def test_features_that_want_other_files_do_not_fit_and_others_do() -> None:
     assert misfits(a_table(ID, properties=compatible), a_table(ID, properties=compatible)) == []
 
 
-def test_what_rows_were_not_checked_for_is_a_condition() -> None:
+def test_constraints_that_staged_rows_were_not_checked_for_become_conditions() -> None:
     checked = {"delta.constraints.positive": "id > 0"}
     assert conditions(a_table(ID), a_table(ID, properties=checked)) == {"positive": "id > 0"}
     assert conditions(a_table(ID, properties=checked), a_table(ID, properties=checked)) == {}
@@ -167,7 +167,7 @@ def test_what_rows_were_not_checked_for_is_a_condition() -> None:
     assert misfits(a_table(field("t", "string")), a_table(*short)) == []
 
 
-def test_rows_that_are_merged_are_renamed() -> None:
+def test_columns_of_merged_rows_are_renamed_to_the_current_names() -> None:
     first = a_table(named("id", "a"), named("value", "b"), named("gone", "c"), properties=MAPPED)
     second = a_table(named("id", "a"), named("Amount", "b"), properties=MAPPED)
     found = renaming([first, second], second, ["ID"])
@@ -178,7 +178,7 @@ def test_rows_that_are_merged_are_renamed() -> None:
     ]
 
 
-def test_a_field_that_is_called_otherwise_inside_a_struct_cannot_be_merged() -> None:
+def test_rows_with_a_renamed_field_inside_a_struct_cannot_be_merged() -> None:
     before = a_table(named("id", "a"), named("s", "b", struct(named("x", "c"))), properties=MAPPED)
     after = a_table(named("id", "a"), named("s", "b", struct(named("y", "c"))), properties=MAPPED)
     assert misfits_of([before], after, ["id"]) == ["has renamed the field s.x to y"]

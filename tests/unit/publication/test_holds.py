@@ -34,12 +34,12 @@ HOLD = HoldLimits(time_ms=3_600_000, size_bytes=None)
 
 
 @pytest.mark.parametrize("kind", [AccessDeniedError, ConflictError, OutcomeUnknownError, StorageError, UnsupportedTableError])
-def test_what_somebody_can_undo_is_tried_again(kind: type[StreamPipelineError]) -> None:
+def test_a_refusal_that_a_person_can_undo_is_retried(kind: type[StreamPipelineError]) -> None:
     assert may_heal(kind("It does not work."))
 
 
 @pytest.mark.parametrize("kind", [CorruptDocumentError, FencedError, NotFoundError, RejectedError, RunCancelledError])
-def test_what_never_comes_back_is_not_tried_again(kind: type[StreamPipelineError]) -> None:
+def test_an_error_that_cannot_heal_is_not_retried(kind: type[StreamPipelineError]) -> None:
     assert not may_heal(kind("It does not work."))
 
 
@@ -93,7 +93,7 @@ def tables(pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch) -> Tables:
 
 @pytest.mark.parametrize("refusing", [HOURLY, DAILY])
 @pytest.mark.parametrize("at_commit", [False, True])
-def test_the_others_are_published_without_a_table_that_refuses_and_it_gets_each_row_once(
+def test_other_tables_are_published_without_a_table_that_refuses_which_later_gets_each_row_once(
     tables: Tables, refusing: SinkName, *, at_commit: bool
 ) -> None:
     accept = tables.refuse(refusing, UnsupportedTableError("It refuses."), at_commit=at_commit)
@@ -110,7 +110,7 @@ def test_the_others_are_published_without_a_table_that_refuses_and_it_gets_each_
 
 
 @pytest.mark.parametrize("at_commit", [False, True])
-def test_without_a_hold_all_wait(tables: Tables, *, at_commit: bool) -> None:
+def test_all_tables_wait_for_a_table_that_refuses_and_has_no_hold(tables: Tables, *, at_commit: bool) -> None:
     tables.hold = None
     tables.refuse(HOURLY, UnsupportedTableError("It refuses."), at_commit=at_commit)
     with pytest.raises(UnsupportedTableError):
@@ -120,7 +120,7 @@ def test_without_a_hold_all_wait(tables: Tables, *, at_commit: bool) -> None:
 
 @pytest.mark.parametrize("at_commit", [False, True])
 @pytest.mark.parametrize(("age", "is_beyond"), [(HOUR - timedelta(minutes=1), False), (HOUR + timedelta(minutes=1), True)])
-def test_beyond_its_time_all_wait(tables: Tables, age: timedelta, *, is_beyond: bool, at_commit: bool) -> None:
+def test_all_tables_wait_after_the_time_of_the_hold(tables: Tables, age: timedelta, *, is_beyond: bool, at_commit: bool) -> None:
     tables.refuse(HOURLY, UnsupportedTableError("It refuses."), at_commit=at_commit)
     tables.checkpoint(age)
     newest = tables.checkpoint()
@@ -132,7 +132,7 @@ def test_beyond_its_time_all_wait(tables: Tables, age: timedelta, *, is_beyond: 
     assert tables.rows() == ([], [])
 
 
-def test_beyond_its_size_all_wait(tables: Tables) -> None:
+def test_all_tables_wait_beyond_the_size_of_the_hold(tables: Tables) -> None:
     size_bytes = tables.checkpoint().sinks[HOURLY].actions.size_bytes
     tables.hold = HoldLimits(time_ms=3_600_000, size_bytes=2 * size_bytes)
     tables.refuse(HOURLY, UnsupportedTableError("It refuses."), at_commit=True)
@@ -142,7 +142,7 @@ def test_beyond_its_size_all_wait(tables: Tables) -> None:
     assert tables.rows() == ([], [1, 2])
 
 
-def test_what_never_heals_is_not_held(tables: Tables) -> None:
+def test_a_hold_does_not_apply_to_an_error_that_cannot_heal(tables: Tables) -> None:
     tables.refuse(HOURLY, NotFoundError("Staged files are gone."), at_commit=False)
     with pytest.raises(NotFoundError):
         tables.publish(tables.checkpoint())
@@ -156,7 +156,7 @@ def test_a_requested_publication_fails_with_the_refusal_of_a_table(tables: Table
     assert tables.rows() == ([], [])
 
 
-def test_a_hold_is_counted_from_the_first_checkpoint_that_the_table_lacks(tables: Tables) -> None:
+def test_the_time_of_a_hold_begins_with_the_first_checkpoint_that_the_table_lacks(tables: Tables) -> None:
     store, now = CheckpointStore(tables.pipeline.files), datetime.now(UTC)
     first = tables.checkpoint(3 * HOUR)
     publish(tables.pipeline.files, first.checkpoint)
@@ -165,7 +165,7 @@ def test_a_hold_is_counted_from_the_first_checkpoint_that_the_table_lacks(tables
     assert hold_ends(store, third, HOURLY, now + HOUR) is None
 
 
-def test_checkpoints_that_are_not_due_in_the_table_do_not_count(tables: Tables) -> None:
+def test_checkpoints_that_are_not_due_in_the_table_do_not_count_for_its_hold(tables: Tables) -> None:
     """Rows of a round become public at its end. A refusal before then does not count."""
     store, now = CheckpointStore(tables.pipeline.files), datetime.now(UTC)
     tables.checkpoint(5 * HOUR, publish=Publish.FINAL)
@@ -173,7 +173,7 @@ def test_checkpoints_that_are_not_due_in_the_table_do_not_count(tables: Tables) 
     assert hold_ends(store, final, HOURLY, now) == final.completed_at + HOUR
 
 
-def test_a_cut_over_all_tables_names_the_one_that_is_held(tables: Tables) -> None:
+def test_a_cut_over_all_tables_names_the_held_table_as_behind(tables: Tables) -> None:
     tables.publish(tables.checkpoint())
     accept = tables.refuse(HOURLY, UnsupportedTableError("It refuses."), at_commit=True)
     tables.publish(tables.checkpoint(held=(HOURLY,)))
@@ -189,7 +189,7 @@ def test_a_cut_over_all_tables_names_the_one_that_is_held(tables: Tables) -> Non
     assert (cut.checkpoint, cut.behind, {sink: version for sink, (_, version) in cut.items()}) == (3, (), {HOURLY: 2, DAILY: 3})
 
 
-def test_a_cut_has_no_version_of_a_held_table_that_shows_nothing_yet(tables: Tables) -> None:
+def test_a_cut_has_no_version_of_a_held_table_without_public_rows(tables: Tables) -> None:
     tables.refuse(HOURLY, UnsupportedTableError("It refuses."), at_commit=True)
     tables.publish(tables.checkpoint(held=(HOURLY,)))
     cut = consistent_versions(tables.pipeline.files)

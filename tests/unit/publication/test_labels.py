@@ -12,7 +12,7 @@ METADATA: dict[str, Any] = {"id": "t", "schemaString": SCHEMA, "partitionColumns
 LINES = [{"add": {"path": "a%20b.parquet", "partitionValues": {}}, "batch": 7}]
 
 
-def test_each_file_has_its_label() -> None:
+def test_each_file_gets_its_label_as_a_partition_value() -> None:
     metadata, adds = labelled(METADATA, LINES, "batch")
     assert metadata["id"] != "t"
     assert metadata["partitionColumns"] == ["__batch"]
@@ -21,7 +21,7 @@ def test_each_file_has_its_label() -> None:
     assert LINES[0]["add"] == {"path": "a%20b.parquet", "partitionValues": {}}
 
 
-def test_without_a_label_files_are_described_as_they_are() -> None:
+def test_files_without_a_label_are_described_as_they_are() -> None:
     metadata, adds = labelled(METADATA, LINES, None)
     assert metadata == METADATA | {"id": metadata["id"]}
     assert adds == [LINES[0]["add"]]

@@ -54,14 +54,16 @@ def merge(table: DeltaTable) -> None:
 
 
 @pytest.mark.parametrize("rewrite", [compact, delete, update])
-def test_rows_that_others_have_rewritten_stay_ours(published: StagedPipeline, rewrite: Callable[[DeltaTable], None]) -> None:
+def test_own_rows_that_other_writers_have_rewritten_stay_own_rows(
+    published: StagedPipeline, rewrite: Callable[[DeltaTable], None]
+) -> None:
     published.checkpoint({DAILY: [(3, "c")]}, publish=Publish.EVERY_CHECKPOINT)
     publish(published.files)
     rewrite(DeltaTable(published.tables[DAILY]))
     assert others(published) == 0
 
 
-def test_rows_that_others_have_added_are_counted(published: StagedPipeline) -> None:
+def test_rows_that_other_writers_have_added_are_counted(published: StagedPipeline) -> None:
     insert(published, (3, "c"), (4, "d"), (5, "e"))
     assert others(published) == 3
     compact(DeltaTable(published.tables[DAILY]))
@@ -70,7 +72,7 @@ def test_rows_that_others_have_added_are_counted(published: StagedPipeline) -> N
     assert others(published) == 0
 
 
-def test_a_merge_of_others_may_have_added_rows(published: StagedPipeline) -> None:
+def test_all_rows_that_a_merge_of_another_writer_has_written_count_as_foreign(published: StagedPipeline) -> None:
     merge(DeltaTable(published.tables[DAILY]))
     assert others(published) == 2, "the file that it has rewritten"
 
@@ -109,7 +111,7 @@ def begun_anew(pipeline: StagedPipeline, mode: SinkMode = SinkMode.APPEND, **how
     )
 
 
-def test_a_replacement_by_many_checkpoints_knows_its_own_rows_although_the_log_was_cleaned(published: StagedPipeline) -> None:
+def test_a_replacement_by_many_checkpoints_finds_its_own_rows_although_the_log_was_cleaned(published: StagedPipeline) -> None:
     published.checkpoint({DAILY: []}, publish=Publish.EVERY_CHECKPOINT)
     publish(published.files)
     clean_log(published)
@@ -133,13 +135,13 @@ def refused_until_the_row_is_gone(published: StagedPipeline) -> str:
     return refused.value.remedy
 
 
-def test_a_replacement_leaves_rows_of_others_that_came_before_it(published: StagedPipeline) -> None:
+def test_a_replacement_is_refused_if_other_writers_have_added_rows_before(published: StagedPipeline) -> None:
     begun_anew(published)
     assert "--on-rewind keep" in refused_until_the_row_is_gone(published)
     assert published.rows(DAILY) == [(9, "z")]
 
 
-def test_the_first_complete_result_leaves_rows_of_others_and_a_later_one_replaces_them(published: StagedPipeline) -> None:
+def test_the_first_complete_result_keeps_rows_of_other_writers_and_a_later_one_replaces_them(published: StagedPipeline) -> None:
     begun_anew(published, SinkMode.COMPLETE)
     assert "give the sink another table" in refused_until_the_row_is_gone(published)
     insert(published, (3, "c"))
@@ -148,7 +150,7 @@ def test_the_first_complete_result_leaves_rows_of_others_and_a_later_one_replace
     assert published.rows(DAILY) == [(9, "z")]
 
 
-def test_a_replacement_leaves_rows_of_others_that_come_while_it_is_made(
+def test_a_replacement_keeps_rows_that_other_writers_add_while_it_is_made(
     published: StagedPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     came = list[bool]()

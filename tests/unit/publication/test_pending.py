@@ -10,7 +10,7 @@ from tests.support.staged_pipeline import DAILY, HOURLY, StagedPipeline, a_manif
 
 
 @pytest.mark.parametrize("replaces", [False, True])
-def test_rows_that_a_savepoint_has_brought_wait_for_a_table_that_no_checkpoint_has_yet(
+def test_rows_that_a_savepoint_has_brought_are_pending_before_the_first_publication(
     pipeline: StagedPipeline, replaces: bool
 ) -> None:
     table, parts, lines = open_table(pipeline.tables[HOURLY]), [], []

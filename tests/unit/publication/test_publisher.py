@@ -53,7 +53,7 @@ def published(pipeline: StagedPipeline) -> dict[SinkName, list[int]]:
     return {sink: pipeline.commits(sink) for sink in (HOURLY, DAILY)}
 
 
-def test_nothing_is_public_before_and_everything_after(pipeline: StagedPipeline) -> None:
+def test_rows_are_public_after_the_publication_and_not_before(pipeline: StagedPipeline) -> None:
     pipeline.checkpoint({HOURLY: [(1, "a"), (2, "b")], DAILY: [(3, "c")]})
     assert pipeline.rows(HOURLY) == pipeline.rows(DAILY) == []
     results = publish(pipeline.files)
@@ -65,7 +65,7 @@ def test_nothing_is_public_before_and_everything_after(pipeline: StagedPipeline)
     ]
 
 
-def test_publishing_again_changes_nothing_and_says_the_same(pipeline: StagedPipeline) -> None:
+def test_a_repeated_publication_changes_nothing_and_gives_the_same_result(pipeline: StagedPipeline) -> None:
     pipeline.checkpoint({HOURLY: [(1, "a")], DAILY: []})
     first = publish(pipeline.files)
     assert publish(pipeline.files) == first
@@ -95,7 +95,7 @@ def test_sinks_are_published_in_the_order_of_their_stages(pipeline: StagedPipeli
 
 
 @pytest.mark.parametrize("replace", [False, True])
-def test_a_replacement_is_sparks_in_a_table_that_can_only_be_appended_to_without_it(
+def test_spark_publishes_a_replacement_in_a_table_to_which_delta_rs_can_only_append(
     pipeline: StagedPipeline, replace: bool
 ) -> None:
     protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["domainMetadata", "rowTracking"]}
@@ -136,7 +136,7 @@ def test_no_table_waits_until_the_deleted_keys_of_another_are_folded(pipeline: S
     assert publishers.public == [{HOURLY: [1], DAILY: [1]}] * 2
 
 
-def test_deleted_keys_that_cannot_be_folded_now_are_no_failure_of_the_publication(
+def test_a_publication_succeeds_although_deleted_keys_cannot_be_folded(
     pipeline: StagedPipeline, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Overtaken(Publishers):
@@ -170,7 +170,7 @@ def test_the_other_policies_make_one_delta_transaction_of_each_checkpoint(pipeli
     assert [pipeline.rows(HOURLY, version) for version in (1, 2)] == [[(1, "a")], [(1, "a"), (2, "a")]]
 
 
-def test_a_driver_that_is_behind_makes_one_delta_transaction_of_all_that_a_sink_lacks(pipeline: StagedPipeline) -> None:
+def test_a_driver_that_is_behind_publishes_all_missing_checkpoints_in_one_delta_transaction(pipeline: StagedPipeline) -> None:
     for number in range(1, 4):
         pipeline.checkpoint({HOURLY: [(number, "a")]}, publish=Publish.EVERY_CHECKPOINT, checkpoint_kind=PERIODIC)
     assert publish(pipeline.files, CheckpointId(1), by_policy=True)[HOURLY].version == 1
@@ -179,7 +179,7 @@ def test_a_driver_that_is_behind_makes_one_delta_transaction_of_all_that_a_sink_
     assert publish(pipeline.files, CheckpointId(2))[HOURLY].version == 2
 
 
-def test_rows_that_go_into_a_table_by_different_rules_share_no_transaction() -> None:
+def test_checkpoints_with_different_merge_rules_share_no_transaction() -> None:
     rule = MergeCut(keys=("id",), sequence_by=None, apply_as_deletes="gone", staged_in="file:///t", tombstones=None)
     rules = [rule, rule.model_copy(update={"tombstones_version": 5}), rule.model_copy(update={"apply_as_deletes": "left"})]
     lacking = [
@@ -189,7 +189,7 @@ def test_rows_that_go_into_a_table_by_different_rules_share_no_transaction() -> 
     assert [[each.checkpoint for each in group] for group in alike(lacking, HOURLY)] == [[1, 2], [3]]
 
 
-def test_only_up_to_the_checkpoint_that_is_asked_for(pipeline: StagedPipeline) -> None:
+def test_a_publication_ends_with_the_requested_checkpoint(pipeline: StagedPipeline) -> None:
     for number in range(1, 4):
         pipeline.checkpoint({HOURLY: [(number, "a")]}, publish=Publish.EXTERNAL)
     publish(pipeline.files, CheckpointId(2))
@@ -199,7 +199,7 @@ def test_only_up_to_the_checkpoint_that_is_asked_for(pipeline: StagedPipeline) -
     assert pipeline.commits(HOURLY) == [1, 2, 3]
 
 
-def test_the_drivers_own_publication_leaves_external_sinks_staged(pipeline: StagedPipeline) -> None:
+def test_the_publication_by_the_driver_leaves_external_sinks_staged(pipeline: StagedPipeline) -> None:
     pipeline.checkpoint({HOURLY: [(1, "a")]}, publish=Publish.EXTERNAL)
     result = publish(pipeline.files, by_policy=True)[HOURLY]
     assert (result.version, result.rows, pipeline.rows(HOURLY)) == (None, 1, [])
@@ -220,7 +220,7 @@ def test_a_final_sink_is_published_from_a_drained_stop(pipeline: StagedPipeline)
     assert publish(pipeline.files, by_policy=True)[HOURLY].version == 1
 
 
-def test_a_policy_can_be_given_instead_of_the_recorded_one(pipeline: StagedPipeline) -> None:
+def test_a_publication_can_use_another_policy_than_the_recorded_one(pipeline: StagedPipeline) -> None:
     pipeline.checkpoint({HOURLY: [(1, "a")]})
     assert publish(pipeline.files, by_policy=True, policy=Publish.EXTERNAL)[HOURLY].version is None
 
@@ -238,14 +238,14 @@ def test_an_unknown_sink_is_refused_before_anything_is_written(pipeline: StagedP
     assert pipeline.commits(HOURLY) == []
 
 
-def test_a_sink_that_joins_later_is_published_from_there(pipeline: StagedPipeline) -> None:
+def test_a_sink_that_was_added_later_is_published_from_its_first_checkpoint(pipeline: StagedPipeline) -> None:
     pipeline.checkpoint({HOURLY: [(1, "a")]}, publish=Publish.EXTERNAL)
     pipeline.checkpoint({HOURLY: [(2, "a")], DAILY: [(3, "b")]}, publish=Publish.EXTERNAL)
     publish(pipeline.files)
     assert published(pipeline) == {HOURLY: [1, 2], DAILY: [2]}
 
 
-def test_there_must_be_a_checkpoint(pipeline: StagedPipeline) -> None:
+def test_a_publication_without_a_checkpoint_is_refused(pipeline: StagedPipeline) -> None:
     with pytest.raises(RejectedError, match="no complete checkpoint"):
         publish(pipeline.files)
     with pytest.raises(RejectedError, match="no complete checkpoint 7"):
@@ -272,14 +272,14 @@ def test_the_rows_of_a_round_are_counted_as_far_as_its_checkpoints_exist(pipelin
     assert publish(pipeline.files)[HOURLY].rows == 1
 
 
-def test_rows_that_somebody_else_appends_in_between_stay(pipeline: StagedPipeline) -> None:
+def test_rows_that_another_writer_appends_in_between_stay(pipeline: StagedPipeline) -> None:
     pipeline.checkpoint({HOURLY: [(1, "a")]})
     write_deltalake(pipeline.tables[HOURLY], pa.table({"id": [9], "day": ["x"]}), mode="append")
     assert publish(pipeline.files)[HOURLY].version == 2
     assert pipeline.rows(HOURLY) == [(1, "a"), (9, "x")]
 
 
-def test_a_table_that_gained_a_nullable_column_takes_what_was_staged_before(pipeline: StagedPipeline) -> None:
+def test_a_table_that_gained_a_nullable_column_takes_rows_that_were_staged_before(pipeline: StagedPipeline) -> None:
     pipeline.checkpoint({DAILY: [(1, "a")]})
     write_deltalake(pipeline.tables[DAILY], pa.table({"id": [9], "day": ["x"], "new": [5]}), mode="append", schema_mode="merge")
     publish(pipeline.files)
@@ -357,7 +357,7 @@ DAMAGES = [
 
 
 @pytest.mark.parametrize(("damage", "error"), DAMAGES, ids=lambda value: value.__name__)
-def test_what_no_longer_fits_is_refused_before_anything_is_written_to_any_sink(
+def test_a_table_that_no_longer_fits_is_refused_before_anything_is_written_to_any_sink(
     pipeline: StagedPipeline, damage: Any, error: type[StreamPipelineError]
 ) -> None:
     pipeline.checkpoint({HOURLY: [(1, "a")], DAILY: [(2, "b")]})
@@ -369,7 +369,7 @@ def test_what_no_longer_fits_is_refused_before_anything_is_written_to_any_sink(
     assert pipeline.rows(HOURLY) == []
 
 
-def test_a_table_with_another_protocol_takes_the_rows_where_they_fit(pipeline: StagedPipeline) -> None:
+def test_a_table_with_another_protocol_takes_rows_that_still_fit(pipeline: StagedPipeline) -> None:
     pipeline.checkpoint({HOURLY: [(1, "a")], DAILY: [(2, "b")]})
     table = DeltaTable(pipeline.tables[DAILY])
     table.alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
@@ -380,7 +380,7 @@ def test_a_table_with_another_protocol_takes_the_rows_where_they_fit(pipeline: S
     assert pipeline.rows(DAILY) == [(2, "b")]
 
 
-def test_without_the_comparison_with_the_table_it_would_become_unreadable(
+def test_a_table_would_become_unreadable_without_the_comparison_of_its_schema(
     pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline.checkpoint({DAILY: [(2, "b")]})
@@ -392,7 +392,7 @@ def test_without_the_comparison_with_the_table_it_would_become_unreadable(
         pipeline.rows(DAILY)
 
 
-def test_without_the_look_at_the_staged_files_the_table_would_become_unreadable(
+def test_a_table_would_become_unreadable_without_the_check_of_staged_files(
     pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline.checkpoint({DAILY: [(2, "b")]})
@@ -403,7 +403,7 @@ def test_without_the_look_at_the_staged_files_the_table_would_become_unreadable(
         pipeline.rows(DAILY)
 
 
-def test_without_the_hash_of_the_actions_altered_ones_would_become_public(
+def test_altered_actions_would_become_public_without_the_check_of_their_hash(
     pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manifest = pipeline.checkpoint({DAILY: [(2, "b")]})
@@ -414,7 +414,7 @@ def test_without_the_hash_of_the_actions_altered_ones_would_become_public(
     assert pipeline.rows(DAILY) == [(666, "foreign")]
 
 
-def test_without_the_table_id_another_table_at_the_path_would_get_the_rows(
+def test_another_table_at_the_same_path_would_get_the_rows_without_the_check_of_the_table_id(
     pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline.checkpoint({DAILY: [(2, "b")]}, publish=Publish.EVERY_CHECKPOINT)
@@ -428,7 +428,7 @@ def test_without_the_table_id_another_table_at_the_path_would_get_the_rows(
     assert pipeline.commits(DAILY) == [1]
 
 
-def test_a_file_that_is_gone_because_somebody_else_published_and_vacuumed_is_no_error(
+def test_a_file_that_is_gone_because_another_publisher_published_and_vacuumed_is_no_error(
     pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline.checkpoint({DAILY: [(2, "b")]})
@@ -481,7 +481,7 @@ def after_the_check(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], Any])
     monkeypatch.setattr(publisher, "prepare", prepare_then)
 
 
-def test_who_finds_that_another_published_since_the_check_leaves_it_alone(
+def test_a_checkpoint_that_another_publisher_published_since_the_check_is_not_published_again(
     pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline.checkpoint({DAILY: [(2, "b")]})
@@ -498,7 +498,7 @@ def test_a_change_since_the_check_is_refused(pipeline: StagedPipeline, monkeypat
     assert pipeline.commits(DAILY) == []
 
 
-def test_a_property_that_is_set_before_the_commit_delays_the_publication_only(
+def test_a_property_that_is_set_before_the_commit_only_delays_the_publication(
     pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline.checkpoint({DAILY: [(2, "b")]})
@@ -508,7 +508,7 @@ def test_a_property_that_is_set_before_the_commit_delays_the_publication_only(
 
 
 @pytest.mark.parametrize("answer", [OutcomeUnknownError("lost"), StorageFullError("full"), ConflictError("other")])
-def test_a_delta_transaction_that_landed_and_whose_answer_is_lost_is_made_once(
+def test_a_delta_transaction_whose_answer_is_lost_is_made_once(
     pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch, answer: StreamPipelineError
 ) -> None:
     pipeline.checkpoint({HOURLY: [(1, "a")], DAILY: [(2, "b")]})
@@ -527,7 +527,7 @@ def test_a_delta_transaction_that_landed_and_whose_answer_is_lost_is_made_once(
 @pytest.mark.parametrize(
     ("answer", "tries"), [(OutcomeUnknownError("lost"), 13), (ConflictError("other"), 13), (StorageFullError("full"), 1)]
 )
-def test_a_delta_transaction_that_did_not_land_is_tried_again_where_that_helps(
+def test_a_failed_delta_transaction_is_retried_if_that_may_help(
     pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch, answer: StreamPipelineError, tries: int
 ) -> None:
     pipeline.checkpoint({DAILY: [(2, "b")]})
@@ -546,7 +546,7 @@ def test_a_delta_transaction_that_did_not_land_is_tried_again_where_that_helps(
     assert pipeline.rows(DAILY) == [(2, "b")]
 
 
-def test_a_version_that_is_not_on_the_chain_is_an_error_that_names_both(pipeline: StagedPipeline) -> None:
+def test_the_error_for_a_table_beyond_the_head_names_both_checkpoints(pipeline: StagedPipeline) -> None:
     first = pipeline.checkpoint({HOURLY: [(1, "a")]}, publish=Publish.EXTERNAL)
     pipeline.checkpoint({HOURLY: [(2, "a")]}, publish=Publish.EXTERNAL)
     app = first.sinks[HOURLY].app
@@ -557,7 +557,7 @@ def test_a_version_that_is_not_on_the_chain_is_an_error_that_names_both(pipeline
     assert pipeline.rows(HOURLY) == []
 
 
-def test_a_table_that_has_reached_a_checkpoint_beside_the_chain_is_an_error(pipeline: StagedPipeline) -> None:
+def test_a_table_with_a_checkpoint_that_is_not_on_the_chain_is_an_error(pipeline: StagedPipeline) -> None:
     pipeline.checkpoint({HOURLY: [(1, "a")]}, publish=Publish.EXTERNAL)
     pipeline.checkpoint({HOURLY: [(2, "a")]}, publish=Publish.EXTERNAL)
     publish(pipeline.files)
@@ -568,7 +568,7 @@ def test_a_table_that_has_reached_a_checkpoint_beside_the_chain_is_an_error(pipe
     assert pipeline.commits(HOURLY) == [1, 2]
 
 
-def test_a_table_that_has_reached_a_corrupt_checkpoint_beyond_the_head_says_so(pipeline: StagedPipeline) -> None:
+def test_the_error_for_a_table_with_a_corrupt_checkpoint_beyond_the_head_names_the_manifest(pipeline: StagedPipeline) -> None:
     pipeline.checkpoint({HOURLY: [(1, "a")]}, publish=Publish.EXTERNAL)
     pipeline.checkpoint({HOURLY: [(2, "a")]}, publish=Publish.EXTERNAL)
     publish(pipeline.files)
@@ -599,7 +599,7 @@ def test_a_start_is_refused_if_its_table_has_a_checkpoint_that_the_home_has_lost
     start(1)
 
 
-def test_a_table_that_lost_what_it_had_is_refused(pipeline: StagedPipeline) -> None:
+def test_a_table_that_has_lost_a_published_checkpoint_is_refused(pipeline: StagedPipeline) -> None:
     pipeline.checkpoint({HOURLY: [(1, "a")]}, publish=Publish.EXTERNAL)
     pipeline.checkpoint({HOURLY: [(2, "a")]}, publish=Publish.EXTERNAL, known_published=CheckpointId(1))
     with pytest.raises(RejectedError) as refused:
@@ -608,7 +608,7 @@ def test_a_table_that_lost_what_it_had_is_refused(pipeline: StagedPipeline) -> N
     assert pipeline.rows(HOURLY) == []
 
 
-def test_publication_never_walks_into_an_earlier_incarnation(pipeline: StagedPipeline) -> None:
+def test_a_publication_never_includes_checkpoints_of_an_earlier_incarnation(pipeline: StagedPipeline) -> None:
     pipeline.checkpoint({HOURLY: [(1, "a")]}, publish=Publish.EXTERNAL)
     pipeline.checkpoint(
         {HOURLY: [(2, "a")]}, publish=Publish.EXTERNAL, incarnation=IncarnationId("second"), parent=CheckpointId(1)
@@ -626,7 +626,7 @@ def test_an_app_id_that_is_not_the_sinks_own_is_refused(pipeline: StagedPipeline
         publish(pipeline.files)
 
 
-def test_nothing_of_a_closed_incarnation_can_be_published(pipeline: StagedPipeline) -> None:
+def test_no_checkpoint_of_a_closed_incarnation_can_be_published(pipeline: StagedPipeline) -> None:
     manifest = pipeline.checkpoint({HOURLY: [(1, "a")]})
     app = manifest.sinks[HOURLY].app
     for _ in range(2):
@@ -637,7 +637,7 @@ def test_nothing_of_a_closed_incarnation_can_be_published(pipeline: StagedPipeli
     assert pipeline.rows(HOURLY) == []
 
 
-def test_without_closing_the_abandoned_line_would_be_published(pipeline: StagedPipeline) -> None:
+def test_an_abandoned_incarnation_that_is_not_closed_would_be_published(pipeline: StagedPipeline) -> None:
     pipeline.checkpoint({HOURLY: [(1, "a")]})
     publish(pipeline.files)
     assert pipeline.rows(HOURLY) == [(1, "a")]
@@ -653,7 +653,7 @@ def test_an_incarnation_that_was_published_meanwhile_is_not_closed(pipeline: Sta
     assert pipeline.commits(HOURLY) == [1, 2**63 - 1]
 
 
-def test_a_publisher_that_wins_against_the_closing_makes_it_decide_again(
+def test_a_publisher_that_is_faster_than_a_closing_makes_the_closing_decide_again(
     pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manifest = pipeline.checkpoint({HOURLY: [(1, "a")]})
@@ -670,7 +670,7 @@ def test_a_publisher_that_wins_against_the_closing_makes_it_decide_again(
     assert pipeline.commits(HOURLY) == [1]
 
 
-def test_a_table_that_cannot_be_committed_to_is_not_closed_and_says_why(pipeline: StagedPipeline) -> None:
+def test_the_error_for_a_closing_that_cannot_commit_names_the_cause(pipeline: StagedPipeline) -> None:
     manifest = pipeline.checkpoint({DAILY: [(1, "a")]})
     damage_retention(pipeline)
     with pytest.raises(UnsupportedTableError, match="setTransactionRetentionDuration"):
@@ -712,7 +712,9 @@ def test_the_first_publication_of_a_replacing_incarnation_replaces_the_rows_of_t
     assert pipeline.rows(DAILY) == [(4, "d")]
 
 
-def test_a_replacement_that_meets_another_commit_looks_again(pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replacement_that_conflicts_with_another_commit_reads_the_table_again(
+    pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
     begun_anew(pipeline)
     real = OpenTable.commit
 
@@ -728,7 +730,7 @@ def test_a_replacement_that_meets_another_commit_looks_again(pipeline: StagedPip
     assert pipeline.rows(HOURLY) == [(3, "c"), (4, "d")]
 
 
-def test_a_table_that_only_takes_appends_is_not_replaced(pipeline: StagedPipeline) -> None:
+def test_an_append_only_table_is_not_replaced(pipeline: StagedPipeline) -> None:
     DeltaTable(pipeline.tables[DAILY]).alter.set_table_properties({"delta.appendOnly": "true"})
     begun_anew(pipeline)
     with pytest.raises(UnsupportedTableError, match="appendOnly"):
@@ -793,7 +795,7 @@ def test_the_log_of_a_small_table_gets_a_checkpoint_at_its_interval(pipeline: St
 
 
 @pytest.mark.usefixtures("short_logs")
-def test_the_log_of_a_large_table_is_left_to_others_where_no_spark_is_at_work(
+def test_the_log_of_a_large_table_gets_no_checkpoint_without_a_running_spark(
     pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transactions, "SMALL_FILES", 2)
@@ -816,7 +818,7 @@ class SparkAtWork(Publishers):
 
 
 @pytest.mark.usefixtures("short_logs")
-def test_the_log_of_a_large_table_gets_its_checkpoint_by_spark_in_the_background(
+def test_spark_writes_the_log_checkpoint_of_a_large_table_in_the_background(
     pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transactions, "SMALL_FILES", 1)
@@ -832,7 +834,7 @@ def test_the_log_of_a_large_table_gets_its_checkpoint_by_spark_in_the_background
 
 
 @pytest.mark.usefixtures("short_logs")
-def test_the_log_of_a_table_that_only_spark_can_commit_to_gets_its_checkpoint_by_spark(
+def test_spark_writes_the_log_checkpoint_of_a_table_to_which_only_spark_can_commit(
     pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     many_published(pipeline, 2, WITHOUT_SPARK)
@@ -850,7 +852,7 @@ def test_the_log_of_a_table_that_only_spark_can_commit_to_gets_its_checkpoint_by
 
 
 @pytest.mark.usefixtures("short_logs")
-def test_the_log_of_a_small_table_gets_its_checkpoint_in_the_background_of_a_driver(
+def test_a_driver_writes_the_log_checkpoint_of_a_small_table_in_the_background(
     pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     released, create = Event(), DeltaTable.create_checkpoint
@@ -869,7 +871,9 @@ def test_the_log_of_a_small_table_gets_its_checkpoint_in_the_background_of_a_dri
 
 
 @pytest.mark.usefixtures("short_logs")
-def test_logs_get_their_checkpoints_when_all_tables_are_public(pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_checkpoints_are_written_when_all_tables_are_public(
+    pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
     public: list[dict[SinkName, list[int]]] = []
     monkeypatch.setattr(DeltaTable, "create_checkpoint", lambda _: public.append(published(pipeline)))
     for number in range(2):
@@ -879,7 +883,7 @@ def test_logs_get_their_checkpoints_when_all_tables_are_public(pipeline: StagedP
 
 
 @pytest.mark.usefixtures("short_logs")
-def test_a_checkpoint_of_the_log_that_fails_fails_no_publication(
+def test_a_failed_log_checkpoint_does_not_fail_the_publication(
     pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fails(_: DeltaTable) -> None:
@@ -903,7 +907,7 @@ EVENTS = st.lists(
 @settings(max_examples=20)
 @given(events=EVENTS)
 @pytest.mark.slow
-def test_whenever_and_however_it_is_published_each_row_is_public_once(
+def test_each_row_is_public_once_after_any_history_of_publications(
     events: list[tuple[Any, ...]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     pipeline = StagedPipeline(MemoryFiles(), tmp_path_factory.mktemp("t"))

@@ -13,13 +13,13 @@ def add(path: str, size: int = 4) -> dict[str, Any]:
     return {"path": path, "size": size}
 
 
-def test_a_file_that_is_there_whole_is_not_missing_whatever_its_name(tmp_path: Path) -> None:
+def test_a_complete_file_with_any_name_is_not_missing(tmp_path: Path) -> None:
     (tmp_path / "day=a b%2F").mkdir()
     (tmp_path / "day=a b%2F" / "part ü.parquet").write_bytes(b"rows")
     assert missing_files(tmp_path.as_uri(), [add("day=a%20b%252F/part%20%C3%BC.parquet")]) == []
 
 
-def test_what_is_gone_cut_short_or_no_file_is_named(tmp_path: Path) -> None:
+def test_files_that_are_missing_truncated_or_directories_are_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"rows")
     (tmp_path / "directory").mkdir()
     size = (tmp_path / "directory").stat().st_size
@@ -28,7 +28,7 @@ def test_what_is_gone_cut_short_or_no_file_is_named(tmp_path: Path) -> None:
     assert missing_files(tmp_path.as_uri(), adds) == [str(tmp_path / name) for name in names]
 
 
-def test_a_storage_that_does_not_tell_is_said_to_fail(tmp_path: Path) -> None:
+def test_a_storage_failure_does_not_count_as_a_missing_file(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     with pytest.raises(StorageError, match="loop") as error:
         missing_files(tmp_path.as_uri(), [add("loop/part.parquet")])

@@ -101,7 +101,7 @@ STEPS = st.lists(
 @given(steps=STEPS)
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @pytest.mark.slow
-def test_every_version_is_what_delta_rs_sees(steps: list[str], tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_every_version_is_read_as_delta_rs_reads_it(steps: list[str], tmp_path_factory: pytest.TempPathFactory) -> None:
     table = Table(tmp_path_factory.mktemp("t") / "table")
     for number, step in enumerate(steps):
         if step == "append":
@@ -123,7 +123,7 @@ def test_every_version_is_what_delta_rs_sees(steps: list[str], tmp_path_factory:
             assert_as_delta_rs_sees_it(look.at(version), table.uri, version)
 
 
-def test_a_second_look_reads_the_tail_of_the_log_only(table: Table) -> None:
+def test_a_second_read_reads_only_the_tail_of_the_log(table: Table) -> None:
     for _ in range(5):
         table.append()
     table.looked.newest()
@@ -133,7 +133,7 @@ def test_a_second_look_reads_the_tail_of_the_log_only(table: Table) -> None:
     assert table.files.reads == {f"{5:020}.json": 1, f"{6:020}.json": 1}  # checks that the known commit still exists
 
 
-def test_a_table_that_is_not_there_is_not_found(table: Table, tmp_path: Path) -> None:
+def test_a_missing_table_is_not_found(table: Table, tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="nothing does not exist"):
         TableLog(LocalFiles(tmp_path / "nothing/_delta_log"), "nothing").newest()
     table.looked.newest()
@@ -180,7 +180,7 @@ def test_a_log_that_was_cleaned_is_read_from_its_checkpoint(table: Table) -> Non
     assert table.looked.at(4).apps == {ONE: 1}
 
 
-def test_a_remembered_version_that_was_cleaned_is_not_found(table: Table) -> None:
+def test_a_remembered_version_that_was_deleted_is_not_found(table: Table) -> None:
     for number in range(1, 5):
         table.append(ONE, number)
         table.looked.newest()
@@ -191,7 +191,7 @@ def test_a_remembered_version_that_was_cleaned_is_not_found(table: Table) -> Non
         table.looked.at(1)
 
 
-def test_commits_that_were_cleaned_before_they_were_seen_are_in_the_checkpoint(table: Table) -> None:
+def test_commits_that_were_deleted_before_they_were_read_come_from_the_checkpoint(table: Table) -> None:
     table.looked.newest()
     for number in range(1, 5):
         table.append(ONE, number)
@@ -201,7 +201,7 @@ def test_commits_that_were_cleaned_before_they_were_seen_are_in_the_checkpoint(t
     assert table.looked.newest().apps == {ONE: 4}
 
 
-def test_a_checkpoint_alone_is_a_table(table: Table) -> None:
+def test_a_log_that_is_only_a_checkpoint_can_be_read(table: Table) -> None:
     table.append(ONE, 1)
     DeltaTable(table.uri).create_checkpoint()
     for path in table.commits():
@@ -239,7 +239,7 @@ def test_a_checkpoint_that_is_no_parquet_cannot_be_read(table: Table) -> None:
         table.looked.newest()
 
 
-def test_lines_are_found_across_the_parts_in_which_a_commit_is_read(table: Table) -> None:
+def test_lines_of_a_large_commit_that_is_read_in_parts_are_found(table: Table) -> None:
     adds = [{"add": {"path": f"{number:030}.parquet", "partitionValues": {}, "size": 1}} for number in range(40_000)]
     middle = {"txn": {"appId": ONE, "version": 4}}
     lines = [*adds[:20_000], middle, *adds[20_000:], {"txn": {"appId": OTHER, "version": 5}}]
@@ -276,7 +276,7 @@ V2 = UUID(int=7)
         [f"{4:020}.checkpoint.{V2}.parquet"],
         [f"{4:020}.checkpoint.{V2}.json"],
     ],
-    ids=["whole", "in parts", "of version 2", "of version 2, JSON"],
+    ids=["one file", "several parts", "version 2", "version 2 in JSON"],
 )
 def test_every_kind_of_checkpoint_is_read(table: Table, names: list[str]) -> None:
     table.append(ONE, 1)
@@ -292,7 +292,7 @@ def test_every_kind_of_checkpoint_is_read(table: Table, names: list[str]) -> Non
     assert expected.apps == {ONE: 3, OTHER: 8}
 
 
-def test_a_checkpoint_that_lacks_a_part_is_none(table: Table) -> None:
+def test_a_checkpoint_that_lacks_a_part_is_ignored(table: Table) -> None:
     table.append(ONE, 1)
     DeltaTable(table.uri).create_checkpoint()
     names = [f"{1:020}.checkpoint.{part:010}.{2:010}.parquet" for part in (1, 2)]
@@ -302,7 +302,7 @@ def test_a_checkpoint_that_lacks_a_part_is_none(table: Table) -> None:
     assert table.looked.commits_since_checkpoint == 1
 
 
-def test_a_commit_follows_the_version_that_was_looked_at(table: Table) -> None:
+def test_a_commit_follows_the_version_that_was_read(table: Table) -> None:
     state = table.looked.newest()
     table.looked.create(state, b'{"txn":{"appId":"one","version":1}}\n')
     assert_as_delta_rs_sees_it(table.looked.newest(), table.uri)
@@ -311,13 +311,13 @@ def test_a_commit_follows_the_version_that_was_looked_at(table: Table) -> None:
     assert table.looked.newest().apps == {ONE: CheckpointId(1)}
 
 
-def test_the_commit_before_is_durable_before_the_next_one_is_made(table: Table) -> None:
+def test_a_commit_is_durable_before_the_next_commit_is_made(table: Table) -> None:
     table.append()  # delta-rs syncs no file
     table.looked.create(table.looked.newest(), b"{}\n")
     assert table.files.writes == [f"sync {1:020}.json", f"create {2:020}.json"]
 
 
-def test_a_table_that_was_dropped_gets_no_commit_and_is_not_made_again(table: Table) -> None:
+def test_a_dropped_table_gets_no_commit_and_is_not_created_again(table: Table) -> None:
     state = table.looked.newest()
     table.drop()
     with pytest.raises(ConflictError, match="log of table .* was replaced"):
@@ -336,7 +336,7 @@ def test_a_table_that_was_created_again_gets_no_commit(table: Table) -> None:
     assert len(table.commits()) == 2
 
 
-def test_how_many_commits_and_files_there_are_is_known(table: Table) -> None:
+def test_the_number_of_commits_and_files_is_known(table: Table) -> None:
     for _ in range(3):
         table.append()
     table.looked.newest()
@@ -348,7 +348,7 @@ def test_how_many_commits_and_files_there_are_is_known(table: Table) -> None:
         assert (look.commits_since_checkpoint, look.file_count) == (1, 4)
 
 
-def test_rows_and_app_ids_are_no_difference_and_all_else_is(table: Table) -> None:
+def test_two_versions_differ_only_in_rows_if_nothing_but_rows_and_app_ids_changed(table: Table) -> None:
     before = table.looked.newest()
     table.append(ONE, 1)
     assert table.looked.newest().differs_only_in_rows(before)

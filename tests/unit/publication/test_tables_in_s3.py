@@ -74,7 +74,7 @@ def test_staged_rows_become_public_once_with_their_checkpoint(table: str) -> Non
     assert (add["path"].replace("%20", " "), add["size"]) in data_files(table)
 
 
-def test_of_two_publications_of_one_checkpoint_one_is_told(table: str) -> None:
+def test_the_second_of_two_publications_of_one_checkpoint_gets_a_conflict(table: str) -> None:
     first, second = open_table(table), open_table(table)
     first.commit([staged(table, 1)], APP, CheckpointId(1), {})
     with pytest.raises(ConflictError):
@@ -82,7 +82,7 @@ def test_of_two_publications_of_one_checkpoint_one_is_told(table: str) -> None:
     assert public(table) == [0, 1]
 
 
-def test_rows_that_somebody_else_appends_meanwhile_stay(table: str) -> None:
+def test_rows_that_another_writer_appends_meanwhile_stay(table: str) -> None:
     opened = open_table(table)
     write_deltalake(table, rows(5), mode="append", storage_options=options())
     opened.commit([staged(table, 1)], APP, CheckpointId(1), {})
@@ -108,19 +108,19 @@ def test_a_log_is_read_from_its_checkpoint(table: str) -> None:
     assert public(table) == [0, 1]
 
 
-def test_staged_files_that_are_gone_or_cut_short_are_named(table: str) -> None:
+def test_missing_or_truncated_staged_files_are_named(table: str) -> None:
     whole = staged(table, 1)
     gone = whole | {"path": "gone.parquet"}
     place = table_files(table).url
     assert missing_files(table, [whole, gone, whole | {"size": 1}]) == [f"{place}/gone.parquet", f"{place}/staged 1.parquet"]
 
 
-def test_where_there_is_no_table_there_is_none(store: str) -> None:
+def test_a_missing_table_is_not_found(store: str) -> None:
     with pytest.raises(NotFoundError):
         open_table(f"{store}/nothing")
 
 
-def test_a_commit_whose_answer_is_lost_is_there_once(table: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_whose_answer_is_lost_is_made_once(table: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with lost_answers(os.environ["AWS_ENDPOINT_URL"]) as line:
         monkeypatch.setenv("AWS_ENDPOINT_URL", line.url)
         away = OpenTable(table, log := TableLog(table_files(table).below(DELTA_LOG), table), log.newest())

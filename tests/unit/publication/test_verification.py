@@ -61,7 +61,7 @@ def named(site: SavepointSite) -> list[Path]:
     return sorted(path for path in files if path.is_file() and not path.name.startswith("."))
 
 
-def test_a_home_in_which_nothing_is_damaged_is_right(site: SavepointSite) -> None:
+def test_an_undamaged_home_has_no_findings(site: SavepointSite) -> None:
     assert found(site) == []
     assert named_by_home(site.home).checkpoints == [1, 2, 3]
 
@@ -95,7 +95,7 @@ def test_every_deleted_file_is_found_by_its_path(site: SavepointSite) -> None:
     assert found(site) == []
 
 
-def test_staged_rows_that_a_savepoint_has_brought_are_looked_at(site: SavepointSite) -> None:
+def test_staged_rows_that_a_savepoint_has_brought_are_verified(site: SavepointSite) -> None:
     store = site.pipeline.store
     head, number = store.manifest(store.taken()[-1]), CheckpointId(100)
     lines = site.pipeline.stage(HOURLY, [(5, "fri"), (6, "sat")], number)
@@ -117,7 +117,7 @@ def test_a_damaged_file_that_several_checkpoints_name_is_listed_once(site: Savep
     assert found(site) == [str(shared[0])]
 
 
-def test_rows_that_are_public_are_their_table_s_own(site: SavepointSite) -> None:
+def test_files_of_public_rows_are_not_verified(site: SavepointSite) -> None:
     publish(site.home, site.pipeline.store.taken()[0])
     staged = sorted(path_of(site.table).rglob("*.parquet"))
     for path in staged:
@@ -125,7 +125,7 @@ def test_rows_that_are_public_are_their_table_s_own(site: SavepointSite) -> None
     assert len(found(site)) < len(staged)
 
 
-def test_a_file_that_retention_deletes_while_it_is_looked_for_is_not_damaged(site: SavepointSite) -> None:
+def test_a_file_that_retention_deletes_during_the_verification_is_not_damaged(site: SavepointSite) -> None:
     """The pipeline completes a checkpoint and discards the first one between the listing and the check."""
     listed, store = named_by_home(site.home), site.pipeline.store
     first = store.manifest(store.taken()[0])
@@ -141,7 +141,7 @@ def test_a_file_that_retention_deletes_while_it_is_looked_for_is_not_damaged(sit
         assert [error.evidence["path"] for error in still_damaged(site.home, damage)] == [kept.as_uri()]
 
 
-def test_a_manifest_that_retention_discards_while_manifests_are_read_is_passed_over(
+def test_a_manifest_that_retention_deletes_while_manifests_are_read_is_skipped(
     site: SavepointSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken = CheckpointStore.taken
@@ -150,7 +150,7 @@ def test_a_manifest_that_retention_discards_while_manifests_are_read_is_passed_o
 
 
 @pytest.mark.parametrize(("retained", "named"), [(1, False), (3, True)])
-def test_rows_in_flight_in_a_checkpoint_that_stays_for_its_staged_rows_alone_need_not_be_there(
+def test_a_checkpoint_that_is_kept_only_for_its_staged_rows_needs_no_rows_in_flight(
     tmp_path: Path, retained: int, named: bool
 ) -> None:
     site = SavepointSite(tmp_path)
@@ -164,7 +164,7 @@ def test_rows_in_flight_in_a_checkpoint_that_stays_for_its_staged_rows_alone_nee
 
 
 @pytest.mark.slow
-def test_of_deleted_keys_that_were_folded_every_version_since_is_looked_at(tmp_path: Path) -> None:
+def test_every_version_of_deleted_keys_since_the_last_fold_is_verified(tmp_path: Path) -> None:
     site = SavepointSite(tmp_path)
     graves = Graves.made(site.root / "home/tombstones/first/hourly")
     for _ in graves.rounds(5 * FOLD_VERSIONS):

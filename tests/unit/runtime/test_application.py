@@ -189,7 +189,7 @@ def test_a_first_start_is_planned_once_before_its_home_exists(first: FirstStart)
     assert first.channel.pipeline() is not None
 
 
-def test_a_requested_first_start_holds_only_its_lock_while_it_is_planned(first: FirstStart) -> None:
+def test_a_requested_first_start_only_holds_its_lock_while_it_is_planned(first: FirstStart) -> None:
     found: list[str] = []
     first.in_the_meantime = lambda: found.extend(path for path in first.files.paths() if "start-1" not in path)
     with pytest.raises(InterruptedRunError, match="ends here"):
@@ -200,7 +200,7 @@ def test_a_requested_first_start_holds_only_its_lock_while_it_is_planned(first: 
 
 
 @DOORS
-def test_of_two_first_starts_the_slower_one_drops_its_plan(first: FirstStart, door: Callable[[FirstStart], None]) -> None:
+def test_the_slower_of_two_first_starts_drops_its_plan(first: FirstStart, door: Callable[[FirstStart], None]) -> None:
     first.in_the_meantime = lambda: first.channel.claim(PipelineName("small"))
     with pytest.raises(InterruptedRunError, match="ends here"):
         door(first)
@@ -225,7 +225,7 @@ def test_a_plan_is_dropped_if_another_attempt_has_begun_since_the_claim(
 
 
 @DOORS
-def test_a_start_has_the_id_of_a_home_that_begins_while_it_is_checked(
+def test_a_start_takes_the_id_of_a_home_that_begins_while_the_start_is_checked(
     first: FirstStart, door: Callable[[FirstStart], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids: list[str] = []
@@ -244,7 +244,7 @@ def test_a_start_has_the_id_of_a_home_that_begins_while_it_is_checked(
 
 
 @DOORS
-def test_a_home_that_another_pipeline_has_begun_in_the_meantime_is_its_own(
+def test_a_start_is_refused_if_another_pipeline_has_begun_the_home_in_the_meantime(
     first: FirstStart, door: Callable[[FirstStart], None]
 ) -> None:
     first.in_the_meantime = lambda: first.channel.claim(PipelineName("another"))
@@ -305,7 +305,7 @@ def test_a_second_driver_of_a_requested_first_start_leaves_the_lock_alone(first:
     assert lock.exists()
 
 
-def test_a_disk_that_is_full_is_answered_with_the_path(tmp_path: Path) -> None:
+def test_a_full_disk_is_answered_with_the_path(tmp_path: Path) -> None:
     home = Home(tmp_path)
 
     def full() -> SparkSession:
@@ -320,12 +320,12 @@ def test_a_disk_that_is_full_is_answered_with_the_path(tmp_path: Path) -> None:
     assert answer.error.error == "StorageFullError"
 
 
-def test_a_driver_that_is_wanted_starts_spark(home: Home) -> None:
+def test_a_driver_with_an_open_request_starts_spark(home: Home) -> None:
     with pytest.raises(InterruptedRunError, match="SparkStartedError"):
         home.launch()
 
 
-def test_checkpoint_settings_that_make_no_sense_with_the_pipelines_are_refused_and_answered(home: Home) -> None:
+def test_checkpoint_settings_that_contradict_those_of_the_pipeline_are_refused_and_answered(home: Home) -> None:
     overrides = CheckpointOverrides(aligned_timeout_ms=600_000)
     request = home.channel.request_start(
         RunId("b task"), parameters=home.request.parameters, options=StartOptions(checkpoint=overrides)
@@ -337,7 +337,7 @@ def test_checkpoint_settings_that_make_no_sense_with_the_pipelines_are_refused_a
     assert answer.error is not None
 
 
-def test_a_second_driver_leaves_the_one_on_another_host_alone(home: Home) -> None:
+def test_a_second_driver_does_not_answer_for_a_driver_on_another_host(home: Home) -> None:
     home.begun("another-host", datetime.now(UTC))
     with pytest.raises(FencedError, match="at work on another-host"):
         home.launch()
@@ -347,9 +347,9 @@ def test_a_second_driver_leaves_the_one_on_another_host_alone(home: Home) -> Non
 @pytest.mark.parametrize(
     ("host", "age"),
     [("another-host", timedelta(hours=1)), (socket.gethostname(), timedelta())],
-    ids=["not heard of", "this host"],
+    ids=["an old heartbeat on another host", "this host"],
 )
-def test_an_attempt_whose_driver_is_gone_is_answered_and_not_begun_again(home: Home, host: str, age: timedelta) -> None:
+def test_an_attempt_whose_driver_is_gone_is_answered_and_not_started_again(home: Home, host: str, age: timedelta) -> None:
     home.begun(host, datetime.now(UTC) - age)
     with pytest.raises(InterruptedRunError, match="was started before and did not finish"):
         home.launch()
@@ -364,14 +364,14 @@ def test_an_attempt_that_was_cancelled_before_its_driver_came_starts_no_spark(ho
     assert home.channel.attempts.numbers() == []
 
 
-def test_a_request_that_was_given_up_before_its_driver_came_starts_no_spark(home: Home) -> None:
+def test_a_request_that_was_answered_before_its_driver_came_starts_no_spark(home: Home) -> None:
     home.channel.respond_failure(home.request, InterruptedRunError("It has not begun in time."))
     with pytest.raises(InterruptedRunError, match="It has not begun in time"):
         home.launch()
     assert home.channel.attempts.numbers() == []
 
 
-def test_a_run_whose_request_another_driver_has_answered_with_an_error_has_failed(
+def test_a_run_fails_if_another_driver_has_answered_its_request_with_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = Home(tmp_path)
@@ -468,7 +468,7 @@ def drop(home: StoppedHome) -> None:
 
 
 @pytest.mark.parametrize("spoil", [vacuum, drop])
-def test_a_stop_that_can_never_become_public_bars_a_start_that_goes_on_from_it_and_no_fresh_one(
+def test_a_stop_that_can_never_become_public_blocks_the_next_start_but_no_fresh_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil: Callable[[StoppedHome], None]
 ) -> None:
     home = StoppedHome(tmp_path)
@@ -494,7 +494,7 @@ def test_a_fresh_start_whose_plan_is_refused_abandons_no_stop(tmp_path: Path, mo
     assert home.answer() is None
 
 
-def test_a_stop_that_comes_while_a_fresh_start_is_planned_is_left_to_its_attempt(
+def test_a_stop_that_comes_while_a_fresh_start_is_planned_is_left_to_the_attempt_of_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = StoppedHome(tmp_path)
@@ -507,7 +507,7 @@ def test_a_stop_that_comes_while_a_fresh_start_is_planned_is_left_to_its_attempt
     assert [each.request for each in CheckpointRequests(home.files).open()] == [later.request]
 
 
-def test_a_fresh_start_finishes_a_stop_that_can_become_public(tmp_path: Path) -> None:
+def test_a_fresh_start_completes_a_stop_that_can_become_public(tmp_path: Path) -> None:
     home = StoppedHome(tmp_path)
     with pytest.raises(InterruptedRunError, match="SparkStartedError"):
         home.start_again(fresh=True, on_rewind=OnRewind.KEEP)
@@ -516,7 +516,7 @@ def test_a_fresh_start_finishes_a_stop_that_can_become_public(tmp_path: Path) ->
     assert (answer.checkpoint, home.staged.rows(HOURLY)) == (home.head.checkpoint, [(1, "a")])
 
 
-def test_who_has_asked_for_a_savepoint_before_a_stop_that_was_cut_short_is_answered_with_it(tmp_path: Path) -> None:
+def test_a_savepoint_that_was_requested_before_an_interrupted_stop_is_the_answer_to_its_request(tmp_path: Path) -> None:
     home = StoppedHome(tmp_path)
     target = open_files(str(tmp_path / "savepoint"))
     request = home.stop.model_copy(
@@ -531,7 +531,7 @@ def test_who_has_asked_for_a_savepoint_before_a_stop_that_was_cut_short_is_answe
     assert (answer.checkpoint, answer.savepoint) == (home.head.checkpoint, target.url)
 
 
-def test_a_fresh_start_that_is_refused_leaves_a_stop_open_that_can_never_become_public(tmp_path: Path) -> None:
+def test_a_refused_fresh_start_leaves_a_stop_that_can_never_become_public_open(tmp_path: Path) -> None:
     home = StoppedHome(tmp_path)
     publish(home.files, by_policy=True)
     home.staged.checkpoint({HOURLY: [(2, "b")]}, request=home.stop.request, checkpoint_kind=CheckpointKind.STOP, drained=True)
@@ -541,7 +541,7 @@ def test_a_fresh_start_that_is_refused_leaves_a_stop_open_that_can_never_become_
     assert home.answer() is None
 
 
-def test_a_run_that_began_afresh_and_is_repeated_does_not_abandon_a_stop_since_then(tmp_path: Path) -> None:
+def test_a_repeated_fresh_start_does_not_abandon_a_stop_since_its_first_attempt(tmp_path: Path) -> None:
     anew: dict[str, Any] = {"fresh": True, "on_rewind": OnRewind.KEEP}
     home = StoppedHome(tmp_path, drained=False, run=RunId("b task"), **anew)
     vacuum(home)
@@ -576,7 +576,7 @@ def test_a_stopped_run_gets_its_answer_again_after_a_fresh_start_without_a_check
     assert home.channel.attempts.numbers() == [stopped.attempt, home.request.attempt]
 
 
-def test_a_round_that_replaces_another_has_its_losses_up_to_the_checkpoint_and_undoes_the_others() -> None:
+def test_a_round_that_replaces_another_keeps_its_losses_up_to_the_checkpoint_and_undoes_the_others() -> None:
     def lost(number: int, source: str = "rows") -> LostFiles:
         return LostFiles(
             id=loss_id(RoundNumber(1), number),

@@ -137,12 +137,12 @@ def forgetting(files: CountedFiles) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("work", [forgetting, a_request])
-def test_what_is_forgotten_for_each_new_start_or_answer_does_not_grow(work: Callable[[CountedFiles], None], kind: str) -> None:
+def test_the_cost_of_forgetting_old_documents_does_not_grow(work: Callable[[CountedFiles], None], kind: str) -> None:
     assert home(kind, OLD).cost(work) == home(kind, GROWN).cost(work)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_directory_of_an_old_home_has_more_names_than_a_listing_of_a_store_returns(kind: str) -> None:
+def test_no_directory_of_an_old_home_has_more_names_than_one_listing_of_a_store_returns(kind: str) -> None:
     """Savepoints are an exception. They belong to the users who requested them, and no code lists them."""
     files = home(kind, OLD)
     directories = {path.rpartition("/")[0] for path in files.contents} - {SAVEPOINTS}

@@ -69,9 +69,7 @@ class Ended:
 
 
 @pytest.mark.parametrize("wanted", [Wanted.CHECKPOINT, Wanted.SAVEPOINT, Wanted.STOP])
-def test_a_request_that_was_open_at_the_final_checkpoint_is_answered_with_it_and_its_savepoint(
-    tmp_path: Path, wanted: Wanted
-) -> None:
+def test_a_request_that_was_open_at_the_final_checkpoint_is_answered_with_this_checkpoint(tmp_path: Path, wanted: Wanted) -> None:
     ended = Ended(tmp_path)
     name = ended.ask(wanted)
     ended.start()
@@ -82,16 +80,14 @@ def test_a_request_that_was_open_at_the_final_checkpoint_is_answered_with_it_and
 
 
 @pytest.mark.parametrize("drained", [False, True])
-def test_a_drain_is_answered_with_a_final_checkpoint_that_is_drained_and_refused_by_any_other(
-    tmp_path: Path, drained: bool
-) -> None:
+def test_a_drain_is_answered_with_a_drained_final_checkpoint_and_rejected_with_any_other(tmp_path: Path, drained: bool) -> None:
     ended = Ended(tmp_path, drained=drained)
     name = ended.ask(Wanted.STOP, drain=True)
     ended.start()
     assert (ended.answer(name).error is None) is drained
 
 
-def test_a_stop_whose_publication_is_blocked_is_complete_and_its_answer_says_so(
+def test_a_stop_with_a_blocked_publication_is_complete_and_its_answer_names_the_block(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended = Ended(tmp_path, checkpoint_kind=CheckpointKind.STOP, publish=Publish.EVERY_CHECKPOINT, request="stop-mine")
@@ -111,7 +107,7 @@ HELD: dict[str, Any] = {"cut": {"hold": HoldLimits(time_ms=10**12, size_bytes=No
 
 
 @pytest.mark.parametrize("changes", [STOPPED | {"drained": True}, STOPPED | {"drained": True} | HELD, {}])
-def test_a_drain_and_a_run_that_has_ended_wait_until_their_rows_are_public(
+def test_a_drain_and_an_ended_run_are_answered_once_their_rows_are_public(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
 ) -> None:
     """No later publication would include these rows, or a caller relies on them."""
@@ -124,7 +120,7 @@ def test_a_drain_and_a_run_that_has_ended_wait_until_their_rows_are_public(
     assert ended.requests.answer_of(name) is None
 
 
-def test_a_fresh_start_answers_a_stop_that_it_abandons_and_leaves_a_savepoint_to_its_own_attempt(
+def test_a_fresh_start_answers_an_abandoned_stop_and_leaves_a_savepoint_to_its_attempt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended = Ended(tmp_path, request="stop-mine", **STOPPED | {"drained": True})
@@ -137,7 +133,7 @@ def test_a_fresh_start_answers_a_stop_that_it_abandons_and_leaves_a_savepoint_to
     assert (error.failed, ended.requests.answer_of(savepoint)) == ("It refuses.", None)
 
 
-def test_what_is_asked_for_after_the_final_checkpoint_is_turned_down(tmp_path: Path) -> None:
+def test_a_request_after_the_final_checkpoint_is_rejected(tmp_path: Path) -> None:
     ended = Ended(tmp_path)
     name = ended.ask(Wanted.CHECKPOINT, after=True)
     ended.start()
@@ -146,7 +142,7 @@ def test_what_is_asked_for_after_the_final_checkpoint_is_turned_down(tmp_path: P
     assert error.failed == f"The run has ended, with checkpoint {ended.head.checkpoint}."
 
 
-def test_a_later_attempt_answers_what_is_open_after_an_earlier_final_checkpoint(tmp_path: Path) -> None:
+def test_a_later_attempt_answers_requests_that_are_open_after_an_earlier_final_checkpoint(tmp_path: Path) -> None:
     ended = Ended(tmp_path)
     Attempts(ended.site.home).create(attempt(2))
     name = ended.ask(Wanted.CHECKPOINT)

@@ -84,7 +84,7 @@ class Attempt:
         return lambda: self.done.append(what)
 
 
-def test_what_the_checkpoint_calls_finished_is_not_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stage_that_is_finished_in_the_checkpoint_is_not_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert Attempt(tmp_path, monkeypatch, FINISHED).to_its_end() == ["ended"]
 
 
@@ -99,13 +99,11 @@ def test_what_the_checkpoint_calls_finished_is_not_started_again(tmp_path: Path,
         FINISHED.model_copy(update={"stages": {STAGE: CUT.model_copy(update={"batch": BatchId(2)})}}),
     ],
 )
-def test_everything_else_is_run_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parent: Manifest | None) -> None:
+def test_every_other_stage_runs_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parent: Manifest | None) -> None:
     assert Attempt(tmp_path, monkeypatch, parent).to_its_end() == ["run", "drained", "ended"]
 
 
-def test_the_table_of_a_stage_that_reads_tables_is_computed_by_each_attempt(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_attempt_computes_the_table_of_a_stage_that_reads_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     attempt = Attempt(tmp_path, monkeypatch, FINISHED)
     attempt.stage.stage.reads_tables = True
     monkeypatch.setattr(RoundRun, "build_again", lambda run, earlier: earlier)
@@ -114,7 +112,7 @@ def test_the_table_of_a_stage_that_reads_tables_is_computed_by_each_attempt(
     assert attempt.done[-1] == "computed", "after a drain has flushed the stages that it reads"
 
 
-def test_a_batch_that_an_earlier_attempt_has_begun_is_brought_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_that_an_earlier_attempt_has_begun_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     attempt = Attempt(tmp_path, monkeypatch, FINISHED)
     attempt.stage.spark_log.pending = lambda: True
     assert attempt.to_its_end() == ["run", "drained", "ended"]
@@ -186,7 +184,7 @@ class Daily:
         return cast(StageRun, SimpleNamespace(**fakes))
 
 
-def test_a_publication_that_the_attempt_has_not_noted_lets_no_checkpoint_go(tmp_path: Path) -> None:
+def test_a_publication_that_the_attempt_has_not_noticed_deletes_no_checkpoint(tmp_path: Path) -> None:
     cuts = {
         SinkName(each.value): a_sink_cut(each.value, publish=each, known_published=CheckpointId(3))
         for each in (Publish.EVERY_CHECKPOINT, Publish.FINAL)
@@ -225,14 +223,14 @@ def test_the_heartbeat_counts_completed_checkpoints_and_failed_tries(tmp_path: P
 
 
 @pytest.mark.parametrize("kind", [CheckpointKind.FINAL, CheckpointKind.STOP])
-def test_after_a_clean_end_no_run_looks_through_its_tables(tmp_path: Path, kind: CheckpointKind) -> None:
+def test_no_run_sweeps_its_tables_after_a_clean_end(tmp_path: Path, kind: CheckpointKind) -> None:
     daily = Daily(tmp_path)
     looks = [daily.run(CheckpointKind.PERIODIC, kind) for _ in range(5)]
     assert looks[0] > 0, "nobody knows what was there before"
     assert looks[1:] == [0] * 4
 
 
-def test_after_a_crash_what_it_has_left_goes_and_the_next_run_looks_no_more(tmp_path: Path) -> None:
+def test_files_that_a_crash_has_left_are_swept_once(tmp_path: Path) -> None:
     daily = Daily(tmp_path)
     daily.run(CheckpointKind.FINAL)
     left = daily.leave(ahead=1)
@@ -242,21 +240,21 @@ def test_after_a_crash_what_it_has_left_goes_and_the_next_run_looks_no_more(tmp_
     assert daily.run(CheckpointKind.FINAL) == 0
 
 
-def test_what_an_attempt_that_died_had_staged_after_the_first_checkpoint_of_the_next_goes_with_its_last(tmp_path: Path) -> None:
+def test_files_of_a_dead_attempt_are_swept_with_the_last_checkpoint_of_the_next_attempt(tmp_path: Path) -> None:
     daily = Daily(tmp_path)
     left = daily.leave(ahead=2)
     daily.run(CheckpointKind.PERIODIC, CheckpointKind.FINAL)
     assert not left.exists()
 
 
-def test_a_run_that_dies_before_its_last_checkpoint_is_public_is_followed_by_one_that_looks(tmp_path: Path) -> None:
+def test_the_run_after_one_that_died_before_its_last_publication_sweeps_its_tables(tmp_path: Path) -> None:
     daily = Daily(tmp_path)
     daily.run(CheckpointKind.FINAL)
     daily.run(CheckpointKind.FINAL, dies=True)
     assert daily.run(CheckpointKind.FINAL) > 0
 
 
-def test_a_run_in_which_a_stage_has_failed_looks_through_its_tables_at_its_end(tmp_path: Path) -> None:
+def test_a_run_with_a_failed_stage_sweeps_its_tables_at_its_end(tmp_path: Path) -> None:
     daily = Daily(tmp_path)
     daily.run(CheckpointKind.FINAL)
     left = daily.leave(ahead=1)
@@ -334,7 +332,7 @@ def home(tmp_path: Path) -> LocalFiles:
     return LocalFiles(tmp_path)
 
 
-def test_what_is_passed_over_is_in_the_ledger_without_secrets_and_is_left_out_from_then_on(home: LocalFiles) -> None:
+def test_a_passed_over_file_is_in_the_ledger_without_secrets_and_stays_left_out(home: LocalFiles) -> None:
     tolerant = Tolerant(home)
     tolerant.passes_over("a")
     tolerant.passes_over("a")
@@ -345,7 +343,7 @@ def test_what_is_passed_over_is_in_the_ledger_without_secrets_and_is_left_out_fr
     assert entry.recorded.loss.error == "a ***"
 
 
-def test_beyond_what_a_stage_tolerates_nothing_is_passed_over_also_in_a_later_attempt(home: LocalFiles) -> None:
+def test_no_file_is_passed_over_beyond_the_tolerance_of_a_stage_also_in_a_later_attempt(home: LocalFiles) -> None:
     Tolerant(home).passes_over("a", rows=15)
     tolerant = Tolerant(home)
     with pytest.raises(RestartsExhaustedError, match="20 rows in 3600 s. It has passed over 15, and fails with another 6"):
@@ -355,7 +353,7 @@ def test_beyond_what_a_stage_tolerates_nothing_is_passed_over_also_in_a_later_at
     assert tolerant.left_out == ["a", "c"]
 
 
-def test_an_attempt_that_is_not_live_any_more_passes_nothing_over(home: LocalFiles) -> None:
+def test_a_fenced_attempt_passes_no_file_over(home: LocalFiles) -> None:
     before = Tolerant(home)
     Tolerant(home)
     with pytest.raises(FencedError):
@@ -379,7 +377,7 @@ class DyingAt:
 
 
 @pytest.mark.parametrize(("before", "left_out"), [(True, []), (False, ["a"])])
-def test_after_a_death_the_next_attempt_leaves_out_what_the_ledger_has(
+def test_the_next_attempt_after_a_death_leaves_out_the_losses_in_the_ledger(
     home: LocalFiles, before: bool, left_out: list[str]
 ) -> None:
     with observed_by(DyingAt(before=before)), pytest.raises(KeyboardInterrupt):
@@ -391,7 +389,7 @@ def test_after_a_death_the_next_attempt_leaves_out_what_the_ledger_has(
     assert len(tolerant.ledger.entries()) == 1
 
 
-def test_what_was_passed_over_of_a_batch_that_is_computed_again_is_undone_and_the_rest_is_left_out_again(
+def test_losses_of_a_batch_that_is_computed_again_are_undone_and_other_losses_stay_left_out(
     home: LocalFiles,
 ) -> None:
     """The attempt continues from a checkpoint before batch 5. Its channel ends with batch 4."""
@@ -409,7 +407,7 @@ def test_what_was_passed_over_of_a_batch_that_is_computed_again_is_undone_and_th
 @pytest.mark.parametrize(
     ("file", "read", "left_out"), [("3.parquet", 3, ["3.parquet"]), ("3.parquet", 4, []), ("another.parquet", 3, [])]
 )
-def test_what_was_recorded_elsewhere_is_left_out_only_if_the_channel_has_the_file_and_nothing_has_read_it(
+def test_a_foreign_loss_is_left_out_only_if_the_channel_has_its_file_and_the_stage_has_not_read_it(
     home: LocalFiles, file: str, read: int, left_out: list[str]
 ) -> None:
     """An attempt that is no longer live may record a loss late: in a batch that exists again, or that was read completely."""
@@ -425,7 +423,7 @@ def after(*, batch: int = 0, **given: Any) -> Any:
     return SimpleNamespace(**({"losses": (), "backfilled": (), "stages": {STAGE: cut}, "round": RoundNumber(1)} | given))
 
 
-def test_rows_that_a_checkpoint_has_or_a_later_batch_are_backfilled_and_keep_no_file(home: LocalFiles) -> None:
+def test_losses_whose_rows_are_in_a_checkpoint_or_a_later_batch_are_backfilled_and_keep_no_file(home: LocalFiles) -> None:
     before = Tolerant(home, "elsewhere")
     for file in ("1.parquet", "2.parquet", "3.parquet"):
         before.passes_over(file, batch=1, rows=1)
@@ -441,7 +439,7 @@ def test_rows_that_a_checkpoint_has_or_a_later_batch_are_backfilled_and_keep_no_
 
 
 @pytest.mark.parametrize(("read", "left_out"), [(4, ["3.parquet"]), (3, [])])
-def test_a_loss_that_was_undone_elsewhere_is_open_again_if_the_checkpoint_has_left_it_out(
+def test_a_loss_that_another_attempt_has_undone_is_open_again_if_the_checkpoint_left_it_out(
     home: LocalFiles, read: int, left_out: list[str]
 ) -> None:
     """Two drivers race: one completes a checkpoint with the loss, and the other one has gone on from the checkpoint before it."""
@@ -462,7 +460,7 @@ def test_a_loss_of_a_round_that_had_ended_before_the_checkpoint_is_not_undone(ho
     assert tolerant.left_out == ["3.parquet"]
 
 
-def test_a_loss_is_open_again_if_an_attempt_goes_on_from_before_its_rows(home: LocalFiles) -> None:
+def test_a_backfilled_loss_is_open_again_if_an_attempt_restores_an_earlier_checkpoint(home: LocalFiles) -> None:
     before = Tolerant(home)
     before.passes_over("1.parquet", batch=1)
     (manifest,) = (sample for sample in SAMPLES if isinstance(sample, Manifest))
@@ -472,7 +470,7 @@ def test_a_loss_is_open_again_if_an_attempt_goes_on_from_before_its_rows(home: L
         assert [entry.state.value for entry in before.ledger.entries()] == ["backfilled" if kept else "open"]
 
 
-def test_what_the_checkpoint_has_or_the_work_directory_is_left_out_again(home: LocalFiles) -> None:
+def test_losses_in_the_checkpoint_and_in_the_work_directory_are_left_out_again(home: LocalFiles) -> None:
     before = Tolerant(home, "elsewhere")
     before.passes_over("2.parquet", batch=2)
     Tolerant(home).passes_over("3.parquet", batch=3)
@@ -482,7 +480,7 @@ def test_what_the_checkpoint_has_or_the_work_directory_is_left_out_again(home: L
 
 
 @pytest.mark.parametrize(("has_read", "left_out"), [(False, 1), (True, 0)])
-def test_what_was_recorded_elsewhere_of_a_source_is_left_out_only_if_nothing_has_read_it(
+def test_a_foreign_loss_of_a_source_is_left_out_only_if_the_stage_has_not_read_it(
     home: LocalFiles, has_read: bool, left_out: int
 ) -> None:
     offset = Records(topic="clicks", partition=0, first=5, end=6)

@@ -115,7 +115,7 @@ def pipeline(tmp_path: Path) -> Pipeline:
     return Pipeline(tmp_path)
 
 
-def test_while_a_stop_waits_for_a_stage_those_before_it_are_quiesced_and_it_is_not(pipeline: Pipeline) -> None:
+def test_stages_before_a_stage_that_a_stop_waits_for_are_quiesced_and_the_stage_is_running(pipeline: Pipeline) -> None:
     running = [StageState.RUNNING] * 3 + [StageState.ENDED]
     with pipeline.stages[SECOND].gate.batch(), pytest.raises(DeadlineExceededError):
         pipeline.running.quiesce(STOP)
@@ -136,7 +136,7 @@ def test_each_stage_counts_its_own_failures(pipeline: Pipeline) -> None:
     assert [stage.restarts for stage in pipeline.running._built()][:2] == [first, second], "also when all are built again"
 
 
-def test_a_stage_that_fails_while_a_stop_waits_is_shown_so_and_the_one_that_reads_sources_stays_quiesced(
+def test_a_failure_of_a_stage_during_a_stop_is_shown_and_stages_before_it_stay_quiesced(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails() -> None:
@@ -170,7 +170,7 @@ def give_up(pipeline: Pipeline, name: StageName) -> None:
     pipeline.running.stages[STAGES.index(name)].given_up = FAILED
 
 
-def test_the_others_run_on_without_a_stage_that_has_failed_until_none_is_left_that_can_work(pipeline: Pipeline) -> None:
+def test_other_stages_run_on_without_a_failed_stage_as_long_as_any_of_them_can_work(pipeline: Pipeline) -> None:
     pipeline.happens = [lambda: None] * 2
     give_up(pipeline, SECOND)
     pipeline.running._pause()
@@ -179,7 +179,7 @@ def test_the_others_run_on_without_a_stage_that_has_failed_until_none_is_left_th
         pipeline.running._pause()
 
 
-def test_a_stop_does_without_a_stage_that_has_failed(pipeline: Pipeline) -> None:
+def test_a_stop_completes_without_a_failed_stage(pipeline: Pipeline) -> None:
     give_up(pipeline, SECOND)
     pipeline.running.quiesce(STOP)
     assert pipeline.states() == [StageState.QUIESCED, StageState.FAILED, StageState.QUIESCED, StageState.ENDED]
@@ -188,7 +188,7 @@ def test_a_stop_does_without_a_stage_that_has_failed(pipeline: Pipeline) -> None
     assert pipeline.states() == [StageState.RUNNING, StageState.FAILED, StageState.RUNNING, StageState.ENDED]
 
 
-def test_a_stop_is_refused_where_others_have_read_a_batch_that_the_failed_stage_has_not_committed(
+def test_a_stop_is_refused_if_others_have_read_an_uncommitted_batch_of_the_failed_stage(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     give_up(pipeline, SECOND)
@@ -206,7 +206,7 @@ def test_a_drain_is_refused_while_a_stage_has_failed_and_holds_no_stage(pipeline
     assert not any(stage.gate.is_closed() for stage in pipeline.stages.values())
 
 
-def test_while_a_stage_is_flushed_it_is_draining_and_those_before_it_have_ended(pipeline: Pipeline) -> None:
+def test_a_stage_that_is_flushed_is_shown_as_draining_and_stages_before_it_have_ended(pipeline: Pipeline) -> None:
     pipeline.running.quiesce(STOP)
     pipeline.running.flush(STOP)
     held, draining, ended = StageState.QUIESCED, StageState.DRAINING, StageState.ENDED
@@ -255,7 +255,7 @@ class Failing:
 @pytest.mark.parametrize("answer_lost", [False, True], ids=["fails", "answer lost"])
 @pytest.mark.parametrize("lasting", [False, True], ids=["once", "for a while"])
 @pytest.mark.slow
-def test_whatever_of_a_try_fails_the_same_attempt_takes_the_number_after_what_has_landed(
+def test_after_any_failed_step_of_a_try_the_same_attempt_takes_the_next_free_number(
     tmp_path: Path, lasting: bool, answer_lost: bool
 ) -> None:
     landed = 0
@@ -277,7 +277,7 @@ def test_whatever_of_a_try_fails_the_same_attempt_takes_the_number_after_what_ha
 
 
 @pytest.mark.parametrize("overtaken", [False, True], ids=["still live", "a later attempt is live"])
-def test_a_manifest_of_an_earlier_try_that_comes_late_is_taken_up_by_its_own_attempt_while_that_is_live(
+def test_a_late_manifest_of_an_earlier_try_is_accepted_by_its_own_attempt_while_that_is_live(
     tmp_path: Path, overtaken: bool
 ) -> None:
     home = quick(tmp_path)
@@ -303,7 +303,7 @@ def test_a_manifest_of_an_earlier_try_that_comes_late_is_taken_up_by_its_own_att
 
 
 @pytest.mark.parametrize("kind", [UnsupportedTableError, StorageError])
-def test_a_final_checkpoint_that_is_refused_ends_the_run_with_what_is_complete_and_how_it_becomes_public(
+def test_the_error_for_a_final_checkpoint_that_a_table_refuses_names_the_checkpoint_and_a_remedy(
     tmp_path: Path, kind: type[StreamPipelineError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Attempts(quick(tmp_path)).create(attempt(1))
@@ -324,7 +324,7 @@ def test_a_final_checkpoint_that_is_refused_ends_the_run_with_what_is_complete_a
     assert CheckpointStore(quick(tmp_path)).taken() == [1]
 
 
-def test_a_final_checkpoint_that_can_never_become_public_has_no_such_remedy(
+def test_the_error_for_a_final_checkpoint_that_can_never_become_public_has_no_such_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Attempts(quick(tmp_path)).create(attempt(1))

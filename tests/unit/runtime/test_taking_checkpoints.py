@@ -239,7 +239,7 @@ def done(work: Callable[[], None]) -> Future[None]:
     return future
 
 
-def test_a_request_is_taken_at_once_although_none_is_due(tmp_path: Path) -> None:
+def test_a_requested_checkpoint_is_taken_at_once_although_none_is_due(tmp_path: Path) -> None:
     world = World(tmp_path, Askers((), [A]))
     world.run()
     assert [order.request for order in world.orders] == [A.request]
@@ -253,7 +253,7 @@ def test_one_checkpoint_answers_all_open_requests(tmp_path: Path) -> None:
     assert world.askers.completed_with == [([A, B], 1)]
 
 
-def test_what_is_asked_for_while_a_checkpoint_is_taken_waits_for_its_end_and_has_one_of_its_own(tmp_path: Path) -> None:
+def test_a_request_during_a_checkpoint_waits_for_its_end_and_gets_its_own_checkpoint(tmp_path: Path) -> None:
     """U10: one checkpoint at a time, even if the next one is long overdue."""
     askers = Askers([A])
     world = World(tmp_path, askers, interval_ms=0, tries=2)
@@ -269,8 +269,8 @@ def test_what_is_asked_for_while_a_checkpoint_is_taken_waits_for_its_end_and_has
     assert askers.completed_with == [([A], 1), ([B], 2)]
 
 
-@pytest.mark.parametrize("held", [answers, publishing], ids=["a savepoint is copied", "one is published"])
-def test_while_one_is_copied_or_published_the_next_are_taken_and_its_request_is_none_of_theirs(
+@pytest.mark.parametrize("held", [answers, publishing], ids=["a savepoint is copied", "a checkpoint is published"])
+def test_further_checkpoints_are_taken_while_one_is_copied_or_published_and_do_not_take_its_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: ModuleType
 ) -> None:
     monkeypatch.setattr(held, "run_in_background", lambda work: Future())
@@ -280,7 +280,7 @@ def test_while_one_is_copied_or_published_the_next_are_taken_and_its_request_is_
     assert world.askers.completed_with == []
 
 
-def test_a_periodic_one_answers_those_who_had_asked(tmp_path: Path) -> None:
+def test_a_periodic_checkpoint_answers_open_requests(tmp_path: Path) -> None:
     world = World(tmp_path, Askers([A]), interval_ms=0)
     world.run()
     assert world.askers.completed_with[0] == ([A], 1)
@@ -297,7 +297,7 @@ def test_a_failed_try_is_the_answer_to_all_open_requests_and_the_pipeline_runs_o
     assert world.askers.completed_with == [([B], 2)]
 
 
-def test_a_requested_one_that_fails_counts_and_is_answered_before_the_attempt_ends(tmp_path: Path) -> None:
+def test_a_requested_checkpoint_that_fails_counts_and_is_answered_before_the_attempt_ends(tmp_path: Path) -> None:
     world = World(tmp_path, Askers([A], [B]), tolerable_failures=1)
     world.errors = [StorageError("The disk is away."), StorageError("The disk is away.")]
     world.run_until(InterruptedRunError)
@@ -305,9 +305,7 @@ def test_a_requested_one_that_fails_counts_and_is_answered_before_the_attempt_en
 
 
 @pytest.mark.parametrize("kind", [DeadlineExceededError, OutcomeUnknownError, SparkJobFailedError, StorageError])
-def test_unless_a_number_is_declared_no_number_of_failed_tries_ends_the_attempt(
-    tmp_path: Path, kind: type[StreamPipelineError]
-) -> None:
+def test_no_number_of_failed_tries_ends_the_attempt_by_default(tmp_path: Path, kind: type[StreamPipelineError]) -> None:
     world = World(tmp_path, Askers(*([A] for _ in range(31))), tolerable_failures=None)
     world.fenced_at, world.errors = 1_000, [kind("It did not work.")] * 30
     world.run()
@@ -315,7 +313,7 @@ def test_unless_a_number_is_declared_no_number_of_failed_tries_ends_the_attempt(
     assert world.askers.completed_with == [([A], 31)]
 
 
-def test_one_that_no_other_try_of_the_attempt_can_heal_ends_it_so_that_the_next_attempt_heals_it(tmp_path: Path) -> None:
+def test_a_failure_that_only_the_next_attempt_can_heal_ends_the_attempt(tmp_path: Path) -> None:
     world = World(tmp_path, Askers([A]), tolerable_failures=None)
     world.errors = [NotFoundError("A file of Spark's is gone.")]
     with pytest.raises(InterruptedRunError, match="cannot take another checkpoint: .* A file of Spark's is gone") as ended:
@@ -324,7 +322,7 @@ def test_one_that_no_other_try_of_the_attempt_can_heal_ends_it_so_that_the_next_
     assert world.askers.failed_with == [([A], "NotFoundError")]
 
 
-def test_one_that_a_failing_stage_has_declined_is_answered_and_does_not_count(tmp_path: Path) -> None:
+def test_a_declined_checkpoint_is_answered_and_does_not_count_as_a_failure(tmp_path: Path) -> None:
     world = World(tmp_path, Askers([A], [B]), tolerable_failures=0)
     world.errors = [CheckpointDeclinedError("A stage is failing.")]
     world.run()
@@ -342,7 +340,7 @@ def test_a_savepoint_that_fails_is_answered_and_ends_no_attempt(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("kind", [UnsupportedTableError, AccessDeniedError, StorageError, OutcomeUnknownError])
-def test_a_publication_that_fails_ends_nothing_counts_for_nothing_and_its_checkpoint_answers_those_who_had_asked(
+def test_a_failed_publication_does_not_count_as_a_failure_and_its_checkpoint_answers_requests(
     tmp_path: Path, kind: type[StreamPipelineError]
 ) -> None:
     world = World(tmp_path, Askers([SAVE], [A]), tolerable_failures=0)
@@ -353,7 +351,7 @@ def test_a_publication_that_fails_ends_nothing_counts_for_nothing_and_its_checkp
     assert world.subsumed == [1, 2], "what no row needs that waits is deleted all the same"
 
 
-def test_a_blocked_publication_is_tried_again_without_another_checkpoint_until_it_gets_through(tmp_path: Path) -> None:
+def test_a_blocked_publication_is_retried_without_another_checkpoint_until_it_succeeds(tmp_path: Path) -> None:
     world = World(tmp_path, Askers([A]), interval_ms=0, idle=True)
     world.fenced_at, world.not_published = 99, [UnsupportedTableError("The table refuses.")] * 3
     world.run()
@@ -369,7 +367,7 @@ def test_a_publication_that_can_never_succeed_ends_the_attempt(tmp_path: Path, k
     assert world.blocking.failures == []
 
 
-def test_a_publication_that_fails_in_an_attempt_that_was_fenced_blocks_nothing(tmp_path: Path) -> None:
+def test_a_failed_publication_in_a_fenced_attempt_blocks_nothing(tmp_path: Path) -> None:
     world = World(tmp_path, Askers([A]))
     world.fenced_at, world.not_published = 1, [UnsupportedTableError("The table refuses.")]
     world.run_until(FencedError)
@@ -384,9 +382,7 @@ def test_a_fenced_attempt_answers_no_request(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [StorageError, CorruptDocumentError])
-def test_a_try_that_fails_in_an_attempt_that_was_fenced_is_no_failure_of_the_pipeline(
-    tmp_path: Path, kind: type[StreamPipelineError]
-) -> None:
+def test_a_failed_try_in_a_fenced_attempt_is_no_failure_of_the_pipeline(tmp_path: Path, kind: type[StreamPipelineError]) -> None:
     """The live attempt may have deleted files that this checkpoint would have named."""
     world = World(tmp_path, Askers([A]))
     world.fenced_at, world.errors = 1, [kind("A file is gone.")]
@@ -394,14 +390,14 @@ def test_a_try_that_fails_in_an_attempt_that_was_fenced_is_no_failure_of_the_pip
     assert world.askers.failed_with == []
 
 
-def test_a_savepoint_is_a_checkpoint_of_its_own_kind_that_answers_the_others_too(tmp_path: Path) -> None:
+def test_a_savepoint_is_a_checkpoint_of_its_own_kind_that_answers_other_requests_too(tmp_path: Path) -> None:
     world = World(tmp_path, Askers([A, SAVE]))
     world.run()
     assert [order.kind for order in world.orders] == [CheckpointKind.SAVEPOINT]
     assert world.askers.completed_with == [([A, SAVE], 1)]
 
 
-def test_a_stop_goes_before_whatever_else_is_asked_for_or_due(tmp_path: Path) -> None:
+def test_a_stop_goes_before_all_other_requests_and_due_checkpoints(tmp_path: Path) -> None:
     world = World(tmp_path, Askers([A, STOP, SAVE, OTHER_STOP]), interval_ms=0)
     world.stops_end = [a_manifest(1)]
     assert world.run_to_its_stop().checkpoint == 1
@@ -409,7 +405,7 @@ def test_a_stop_goes_before_whatever_else_is_asked_for_or_due(tmp_path: Path) ->
     assert world.orders == []
 
 
-def test_after_a_stop_that_has_failed_checkpoints_go_on(tmp_path: Path) -> None:
+def test_checkpoints_are_taken_again_after_a_failed_stop(tmp_path: Path) -> None:
     world = World(tmp_path, Askers([STOP], [A]))
     world.stops_end = [None]
     world.run()
@@ -424,13 +420,13 @@ def test_an_attempt_that_reads_rows_again_rejects_a_drain_and_follows_a_stop(tmp
     assert world.askers.failed_with == [([drain], "RejectedError")]
 
 
-def test_an_idle_pipeline_takes_no_checkpoint_and_asks_instead_whether_it_is_still_live(tmp_path: Path) -> None:
+def test_an_idle_pipeline_takes_no_checkpoint_but_checks_whether_it_is_still_live(tmp_path: Path) -> None:
     world = World(tmp_path, Askers(), interval_ms=0, idle=True)
     world.run_until(FencedError)
     assert (world.orders, world.looked) == ([], 3)
 
 
-def test_an_idle_pipeline_takes_a_checkpoint_for_who_asks(tmp_path: Path) -> None:
+def test_an_idle_pipeline_takes_a_requested_checkpoint(tmp_path: Path) -> None:
     world = World(tmp_path, Askers([A]), idle=True)
     world.run()
     assert world.askers.completed_with == [([A], 1)]
@@ -484,7 +480,7 @@ def behind() -> tuple[Model, Model]:
     ],
 )
 @pytest.mark.usefixtures("clock")
-def test_a_checkpoint_becomes_an_unaligned_one_as_declared(tmp_path: Path, settings: dict[str, Any], waited_s: float) -> None:
+def test_a_checkpoint_becomes_unaligned_as_declared(tmp_path: Path, settings: dict[str, Any], waited_s: float) -> None:
     world = World(tmp_path, Askers([A]), stages=behind(), **settings)
     world.run()
     (cut,) = world.cuts
@@ -495,7 +491,7 @@ def test_a_checkpoint_becomes_an_unaligned_one_as_declared(tmp_path: Path, setti
     ("asked", "settings"),
     [(A, {"aligned_timeout_ms": "never"}), (SAVE, {}), (SAVE, {"unaligned": True}), (SAVE, {"max_in_flight_bytes": 9})],
 )
-def test_one_that_may_not_expires_once_the_timeout_is_over(
+def test_a_checkpoint_that_may_not_become_unaligned_expires_after_the_timeout(
     tmp_path: Path, clock: Clock, asked: CheckpointRequest, settings: dict[str, Any]
 ) -> None:
     world = World(tmp_path, Askers([asked]), stages=behind(), tolerable_failures=1, timeout_ms=30_000, **settings)

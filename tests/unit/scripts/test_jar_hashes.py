@@ -24,13 +24,13 @@ def jars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return found
 
 
-def test_jars_that_are_known_are_listed(tmp_path: Path, jars: list[Path]) -> None:
+def test_known_jars_are_listed(tmp_path: Path, jars: list[Path]) -> None:
     write_list(tmp_path / "new", [str(jar) for jar in jars])
     assert (tmp_path / "new").read_text() == (tmp_path / "list").read_text()
     assert main([str(tmp_path / "new")]) == 0
 
 
-def test_a_jar_with_other_bytes_is_neither_listed_nor_believed(
+def test_a_jar_with_other_bytes_is_refused_and_not_listed(
     tmp_path: Path, jars: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     jars[1].write_bytes(b"evil")
@@ -42,7 +42,7 @@ def test_a_jar_with_other_bytes_is_neither_listed_nor_believed(
     assert "c-2.0.jar is not the file" in capsys.readouterr().err
 
 
-def test_a_jar_that_is_not_known_is_refused(tmp_path: Path, jars: list[Path]) -> None:
+def test_an_unknown_jar_is_refused(tmp_path: Path, jars: list[Path]) -> None:
     other = jars[0].rename(tmp_path / "ivy/a b-1.1.jar")
     assert [sentence.partition(" is ")[2][:6] for sentence in wrong_jars([other, jars[0]])] == ["not in", "gone."]
     with pytest.raises(SystemExit):
@@ -52,7 +52,7 @@ def test_a_jar_that_is_not_known_is_refused(tmp_path: Path, jars: list[Path]) ->
 
 
 @pytest.mark.parametrize("text", [None, ""])
-def test_a_list_that_is_missing_or_empty_is_no_list(tmp_path: Path, jars: list[Path], text: str | None) -> None:
+def test_a_missing_or_empty_list_fails_the_check(tmp_path: Path, jars: list[Path], text: str | None) -> None:
     if text is not None:
         (tmp_path / "empty").write_text(text)
     assert main([str(tmp_path / "empty")]) == 1

@@ -46,7 +46,7 @@ def checksums(root: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(("written", "write"), WRITES)
-def test_what_the_runtime_writes_into_a_log_of_sparks_has_no_checksum_of_what_was_there(
+def test_files_that_the_runtime_writes_into_logs_of_spark_have_no_checksum_of_old_bytes(
     tmp_path: Path, written: str, write: Callable[[SparkLog], None]
 ) -> None:
     for path in ("offsets/0", "offsets/2"):
@@ -63,7 +63,7 @@ def test_what_the_runtime_writes_into_a_log_of_sparks_has_no_checksum_of_what_wa
     assert set(before) - set(checksums(tmp_path / "q")) == {f"{above}{slash}{checksum_name(name)}"}
 
 
-def test_a_crash_on_the_way_leaves_bytes_that_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_during_a_write_leaves_a_readable_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path, "log/0", "old")
     files = LocalFiles(tmp_path)
 
@@ -100,7 +100,7 @@ def test_a_flipped_byte_of_a_file_or_of_its_checksum_is_noticed(
 
 
 @given(data=st.binary(max_size=2_000))
-def test_an_added_checksum_is_that_of_hadoop(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+def test_an_added_checksum_equals_the_checksum_of_hadoop(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     root = tmp_path_factory.mktemp("one")
     (root / "0").write_bytes(data)
     write_checksum(root / "0")
@@ -120,7 +120,7 @@ def test_a_checksum_that_exists_is_not_replaced(tmp_path: Path) -> None:
     assert fits_checksum(LocalFiles(tmp_path), "0") is False
 
 
-def test_the_files_of_a_directory_without_checksums_get_them(tmp_path: Path) -> None:
+def test_files_without_checksums_in_a_directory_get_checksums(tmp_path: Path) -> None:
     files = LocalFiles(tmp_path)
     for path in ("log/0.json", "log/_newest", "log/inside/1.json"):
         files.create(path, b"x")

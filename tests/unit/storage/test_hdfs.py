@@ -97,7 +97,7 @@ def test_a_call_after_one_without_an_answer_opens_a_new_connection(silent: str) 
     assert seen[0] is not seen[1]
 
 
-def test_a_thousand_homes_share_threads_and_files_until_the_settings_are_others(
+def test_a_thousand_homes_share_threads_and_files_until_the_settings_change(
     silent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process = psutil.Process()
@@ -123,7 +123,7 @@ def test_a_process_with_too_many_open_files_says_so_and_may_try_again(monkeypatc
     assert failed.value.retry is Retry.WITH_BACKOFF
 
 
-def test_no_call_begins_when_time_is_up(silent: str) -> None:
+def test_no_call_begins_after_the_deadline(silent: str) -> None:
     calls = Calls(HdfsClient(silent, 0.1))
     with pytest.raises(HdfsFailure):
         calls(lambda client: client.get_file_info("/"))
@@ -153,7 +153,7 @@ def test_no_call_begins_when_time_is_up(silent: str) -> None:
         ("", "/a"),
     ],
 )
-def test_what_cannot_be_opened_is_refused(authority: str, root: str) -> None:
+def test_an_invalid_address_or_path_is_refused(authority: str, root: str) -> None:
     with pytest.raises(InvalidParameterError):
         HdfsFiles(authority, root)
 
@@ -164,7 +164,7 @@ def test_a_password_is_not_shown() -> None:
     assert "secret" not in str(refused.value)
 
 
-def test_a_url_is_that_of_the_directory() -> None:
+def test_the_url_of_the_files_is_the_url_of_their_directory() -> None:
     assert HdfsFiles("node:8020", "/data/home/").url == "hdfs://node:8020/data/home"
     assert HdfsFiles("node", "/data").url == "hdfs://node/data", "at Hadoop's own port"
     assert HdfsFiles("node:8020", "/data").below("a/b").url == "hdfs://node:8020/data/a/b"
@@ -218,7 +218,7 @@ def answered(kind: str, reason: str = "reason") -> str:
         ('InvalidArgument("what")', InvalidParameterError, False, False),
     ],
 )
-def test_what_is_answered_says_what_may_be_done(
+def test_each_response_of_the_name_node_becomes_the_right_error(
     text: str, kind: type[StreamPipelineError], passing: bool, in_doubt: bool
 ) -> None:
     failure = failure_told_by(text)

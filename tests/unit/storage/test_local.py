@@ -33,7 +33,7 @@ def test_a_relative_root_starts_at_the_current_directory(tmp_path: Path, monkeyp
     assert (tmp_path / "home" / "a").exists()
 
 
-def test_nothing_is_made_before_the_first_write(tmp_path: Path) -> None:
+def test_no_directory_is_made_before_the_first_write(tmp_path: Path) -> None:
     files = LocalFiles(tmp_path / "deep" / "home")
     assert files.names("") == []
     files.delete("a/b")
@@ -44,7 +44,7 @@ def test_nothing_is_made_before_the_first_write(tmp_path: Path) -> None:
     assert files.names("") == ["a"]
 
 
-def test_others_can_write_no_document_and_no_directory_whatever_the_umask(tmp_path: Path) -> None:
+def test_other_users_can_write_no_document_and_no_directory_with_any_umask(tmp_path: Path) -> None:
     standing = os.umask(0)
     try:
         files = LocalFiles(tmp_path / "deep" / "home")
@@ -64,7 +64,7 @@ def test_the_url_of_an_unusual_path_is_written_without_escapes(tmp_path: Path, n
     assert LocalFiles(tmp_path / name).url == f"file://{tmp_path}/{name}"
 
 
-def test_two_slashes_at_the_beginning_are_one() -> None:
+def test_two_slashes_at_the_beginning_of_a_path_count_as_one() -> None:
     assert LocalFiles("//data/home").url == "file:///data/home"
 
 
@@ -74,7 +74,7 @@ def test_a_path_that_hadoop_fsspec_and_delta_rs_read_differently_is_refused(tmp_
         LocalFiles(tmp_path / name)
 
 
-def test_a_symbolic_link_is_deleted_and_not_what_it_points_to(tmp_path: Path) -> None:
+def test_a_symbolic_link_is_deleted_and_its_target_stays(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "kept").write_bytes(b"")
@@ -96,7 +96,7 @@ def test_a_root_that_vanished_is_not_made_again_behind_its_users_back(tmp_path: 
     assert not (tmp_path / "home").exists()
 
 
-def test_an_empty_file_is_a_file(tmp_path: Path) -> None:
+def test_an_empty_file_can_be_created_and_read(tmp_path: Path) -> None:
     files = LocalFiles(tmp_path)
     files.create("empty", b"")
     assert files.read("empty") == b""
@@ -121,23 +121,23 @@ class TestLeftovers:
             LocalFiles(home).read(".new.0123456789ab.tmp")
 
     @pytest.mark.parametrize("write", [LocalFiles.create, LocalFiles.replace])
-    def test_of_the_same_name_go_at_once_and_others_after_a_day(self, home: Path, write: object) -> None:
+    def test_of_the_same_name_are_deleted_at_once_and_others_after_a_day(self, home: Path, write: object) -> None:
         assert callable(write)
         write(LocalFiles(home), "new", b"whole")
         assert sorted(os.listdir(home)) == [".other.0123456789ab.tmp", "new"]
 
-    def test_go_when_a_create_finds_the_name_taken(self, home: Path) -> None:
+    def test_are_deleted_when_a_create_finds_the_name_taken(self, home: Path) -> None:
         (home / "new").write_bytes(b"theirs")
         with pytest.raises(ConflictError):
             LocalFiles(home).create("new", b"ours")
         assert ".new.0123456789ab.tmp" not in os.listdir(home)
 
-    def test_go_on_request_where_their_file_is_there_in_its_directory(self, home: Path) -> None:
+    def test_are_deleted_on_request_also_for_an_existing_file(self, home: Path) -> None:
         (home / "new").write_bytes(b"whole")
         LocalFiles(home.parent).remove_unfinished(f"{home.name}/new")
         assert sorted(os.listdir(home)) == [".other.0123456789ab.tmp", "new"]
 
-    def test_go_with_their_directory(self, home: Path) -> None:
+    def test_are_deleted_with_their_directory(self, home: Path) -> None:
         LocalFiles(home.parent).delete(home.name)
         assert not home.exists()
 
@@ -203,7 +203,7 @@ class _SomebodyElseDeletesToo(RealSystem):
         return names
 
 
-def test_two_may_delete_one_tree_at_once(tmp_path: Path) -> None:
+def test_two_processes_may_delete_one_tree_at_once(tmp_path: Path) -> None:
     for path in ("a/1", "a/2", "a/b/3"):
         LocalFiles(tmp_path).create(path, b"")
     LocalFiles(tmp_path, _SomebodyElseDeletesToo()).delete("a")
@@ -260,7 +260,7 @@ class _Fails(RealSystem):
         (errno.EMFILE, StorageError),
     ],
 )
-def test_an_error_says_which_file_what_is_safe_and_what_to_do(tmp_path: Path, code: int, kind: type[StreamPipelineError]) -> None:
+def test_an_error_names_the_file_what_is_safe_and_what_to_do(tmp_path: Path, code: int, kind: type[StreamPipelineError]) -> None:
     with pytest.raises(StreamPipelineError) as failed:
         LocalFiles(tmp_path, _Fails(code)).create("a/b", b"data")
     error = failed.value
@@ -285,7 +285,7 @@ class _OnAnotherFileSystem(RealSystem):
 
 
 @pytest.mark.parametrize("code", [errno.EXDEV, errno.EPERM, errno.EMLINK])
-def test_what_cannot_have_a_second_name_is_copied(tmp_path: Path, code: int) -> None:
+def test_a_file_that_cannot_be_hard_linked_is_copied(tmp_path: Path, code: int) -> None:
     theirs = tmp_path / "theirs"
     theirs.write_bytes(b"state" * 500_000)
     files = LocalFiles(tmp_path / "home", _OnAnotherFileSystem(tmp_path / "home", code))
@@ -297,14 +297,14 @@ def test_what_cannot_have_a_second_name_is_copied(tmp_path: Path, code: int) -> 
     assert [found.name for found in (tmp_path / "home/a").iterdir()] == ["b"]
 
 
-def test_what_can_have_a_second_name_is_not_copied(tmp_path: Path) -> None:
+def test_a_file_that_can_be_hard_linked_is_not_copied(tmp_path: Path) -> None:
     theirs = tmp_path / "theirs"
     theirs.write_bytes(b"state")
     LocalFiles(tmp_path / "home").adopt(theirs, "a/b")
     assert (tmp_path / "home/a/b").samefile(theirs)
 
 
-def test_a_file_that_may_not_be_adopted_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_file_that_may_not_be_adopted_is_an_error_and_leaves_no_file(tmp_path: Path) -> None:
     (tmp_path / "theirs").write_bytes(b"state")
     files = LocalFiles(tmp_path / "home", _OnAnotherFileSystem(tmp_path / "home", errno.EACCES))
     with pytest.raises(AccessDeniedError):

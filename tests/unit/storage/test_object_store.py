@@ -153,7 +153,7 @@ def files(store: _Store) -> Files:
     return ObjectStoreFiles("bucket", "savepoint", retry_timeout_s=0.5)
 
 
-def test_a_store_that_takes_a_second_object_of_a_name_is_refused_and_nothing_is_left_there(store: _Store, files: Files) -> None:
+def test_a_store_that_accepts_a_second_object_of_the_same_name_is_refused_and_left_clean(store: _Store, files: Files) -> None:
     store.keeps_the_first = False
     with pytest.raises(MissingRequirementError, match="does not keep the first of two objects") as refused:
         files.create("savepoint.json", b"{}")
@@ -161,12 +161,12 @@ def test_a_store_that_takes_a_second_object_of_a_name_is_refused_and_nothing_is_
     assert store.objects == {}
 
 
-def test_what_was_tried_to_find_that_out_goes(store: _Store, files: Files) -> None:
+def test_the_objects_of_the_check_for_conditional_writes_are_deleted(store: _Store, files: Files) -> None:
     files.create("savepoint.json", b"{}")
     assert list(store.objects) == ["/bucket/savepoint/savepoint.json"]
 
 
-def test_an_empty_directory_that_hadoop_has_made_is_no_file() -> None:
+def test_an_empty_directory_object_of_hadoop_is_no_file() -> None:
     with object_store() as url:
         for name in ("checkpoint/state/", "checkpoint/sources/0/"):
             urlopen(Request(f"{os.environ['AWS_ENDPOINT_URL']}/{BUCKET}/{name}", data=b"", method="PUT"), timeout=30).close()
@@ -175,7 +175,7 @@ def test_an_empty_directory_that_hadoop_has_made_is_no_file() -> None:
         assert files.paths("checkpoint") == files.paths() == ["checkpoint/state/0"]
 
 
-def test_a_create_whose_answers_are_lost_has_made_it(store: _Store, files: Files) -> None:
+def test_a_create_whose_answers_are_lost_has_succeeded(store: _Store, files: Files) -> None:
     files.create("a", b"first")
     store.lost_answers = 1_000
     files.create("b", b"ours")
@@ -185,7 +185,7 @@ def test_a_create_whose_answers_are_lost_has_made_it(store: _Store, files: Files
 
 
 @pytest.mark.parametrize("size_bytes", [3, (8 << 20) - 1])
-def test_a_store_that_closes_the_line_on_who_brings_what_it_has_says_that_the_name_is_taken(
+def test_a_store_that_closes_the_connection_for_an_existing_object_means_that_the_name_is_taken(
     store: _Store, files: Files, size_bytes: int
 ) -> None:
     source = MemoryFiles()
@@ -198,7 +198,7 @@ def test_a_store_that_closes_the_line_on_who_brings_what_it_has_says_that_the_na
 
 
 @pytest.mark.parametrize("code", [401, 403])
-def test_a_store_that_refuses_says_which_place_and_what_to_do(store: _Store, files: Files, code: int) -> None:
+def test_the_error_of_a_store_that_denies_access_names_the_place_and_a_remedy(store: _Store, files: Files, code: int) -> None:
     store.always = code
     with pytest.raises(AccessDeniedError, match="s3://bucket/savepoint/a: the store denies access") as refused:
         files.read("a")
@@ -206,7 +206,7 @@ def test_a_store_that_refuses_says_which_place_and_what_to_do(store: _Store, fil
     assert "\n" not in refused.value.failed
 
 
-def test_what_is_not_there_is_not_found(files: Files) -> None:
+def test_a_missing_object_is_not_found(files: Files) -> None:
     with pytest.raises(NotFoundError, match="s3://bucket/savepoint/x/a does not exist"):
         files.below("x").read("a")
 
@@ -222,7 +222,7 @@ def test_the_error_of_a_process_without_credentials_says_so(store: _Store, monke
     assert "AWS_ACCESS_KEY_ID" in failed.value.remedy
 
 
-def test_a_store_that_fails_or_is_away_is_an_error_that_may_be_repeated(
+def test_a_store_that_fails_or_is_unavailable_is_an_error_that_may_be_retried(
     store: _Store, files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.always = 500
@@ -270,7 +270,7 @@ def test_a_client_without_conditional_writes_is_refused(store: _Store, monkeypat
         ObjectStoreFiles("bucket", "savepoint").create("a", b"")
 
 
-def test_a_client_that_breaks_is_an_error_of_the_tree(store: _Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exception_of_the_client_becomes_a_storage_error(store: _Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SESSION_TOKEN", "hidden\n")  # no header can contain a line break
     with pytest.raises(StorageError) as failed:
         ObjectStoreFiles("bucket", "savepoint").read("a")
@@ -294,7 +294,7 @@ def test_the_error_of_a_store_has_its_code_but_no_signature(store: _Store, files
     assert "hidden" not in "".join(format_exception(refused.value))
 
 
-def test_of_two_creates_at_once_that_the_store_turns_down_one_tries_again(store: _Store, files: Files) -> None:
+def test_a_create_that_the_store_refuses_because_of_a_simultaneous_one_is_retried(store: _Store, files: Files) -> None:
     source = MemoryFiles()
     source.create("a", b"rows")
     store.undecided = 2
@@ -304,21 +304,21 @@ def test_of_two_creates_at_once_that_the_store_turns_down_one_tries_again(store:
     assert store.objects == {"/bucket/savepoint/a": b"ours", "/bucket/savepoint/b": b"rows"}
 
 
-def test_an_object_that_is_deleted_while_another_one_is_created_in_its_place_makes_room(store: _Store, files: Files) -> None:
+def test_a_create_succeeds_if_the_existing_object_is_deleted_meanwhile(store: _Store, files: Files) -> None:
     files.create("a", b"theirs")
     store.forgets_after_heads = True
     files.create("a", b"ours")
     assert store.objects == {"/bucket/savepoint/a": b"ours"}
 
 
-def test_a_store_that_never_decides_is_an_error_that_may_be_repeated(store: _Store) -> None:
+def test_a_store_that_never_decides_between_creates_is_an_error_that_may_be_retried(store: _Store) -> None:
     store.undecided = 10
     with pytest.raises(StorageError, match="refuses every try") as failed:
         ObjectStoreFiles("bucket", "savepoint", pauses_s=(0.0,)).create("a", b"ours")
     assert failed.value.retry is Retry.WITH_BACKOFF
 
 
-def test_a_bucket_that_is_gone_is_not_taken_for_a_source_that_is_gone(store: _Store, files: Files) -> None:
+def test_a_missing_bucket_is_not_taken_for_a_missing_source(store: _Store, files: Files) -> None:
     source = MemoryFiles()
     source.create("a", b"rows")
     store.has_bucket = False
@@ -337,7 +337,7 @@ def test_no_call_moves_more_than_a_part_so_that_a_large_object_is_read_over_a_sl
     assert store.moved == [8 << 20, 8 << 20, (70 << 18) - (16 << 20)]
 
 
-def test_two_objects_that_had_one_name_are_never_mixed(store: _Store, files: Files) -> None:
+def test_bytes_of_two_objects_with_the_same_name_are_never_mixed(store: _Store, files: Files) -> None:
     store.objects["/bucket/savepoint/a"] = b"1" * (9 << 20)
     chunks = files.chunks("a")
     next(chunks)
@@ -347,13 +347,13 @@ def test_two_objects_that_had_one_name_are_never_mixed(store: _Store, files: Fil
 
 
 @pytest.mark.slow
-def test_a_store_that_is_busy_is_asked_again_for_as_long_as_there_is_time(store: _Store) -> None:
+def test_a_request_to_a_busy_store_is_repeated_until_the_deadline(store: _Store) -> None:
     store.objects["/bucket/savepoint/a"] = b"rows"
     store.busy = 12
     assert ObjectStoreFiles("bucket", "savepoint").read("a") == b"rows"
 
 
-def test_a_call_has_as_long_as_the_environment_says(store: _Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_sets_the_timeout_of_a_call(store: _Store, monkeypatch: pytest.MonkeyPatch) -> None:
     store.objects["/bucket/savepoint/a"] = b"rows"
     store.takes_s = 1.0
     assert ObjectStoreFiles("bucket", "savepoint").read("a") == b"rows"
@@ -383,7 +383,7 @@ def test_a_forked_process_gets_an_error_and_does_not_wait_for_ever(store: _Store
         forked.join()
 
 
-def test_a_small_copy_takes_a_read_and_a_write() -> None:
+def test_a_small_copy_takes_one_read_and_one_write() -> None:
     requests = Requests()
     with object_store(requests=requests) as url:
         files = open_place(f"{url}/home")
@@ -395,7 +395,7 @@ def test_a_small_copy_takes_a_read_and_a_write() -> None:
         assert files.digest("kept/1") == (5, sha256(b"state"))
 
 
-def test_a_copy_that_is_gone_is_missed_by_sync() -> None:
+def test_sync_notices_a_missing_copy() -> None:
     with object_store() as url:
         files = open_place(f"{url}/home")
         files.create("state/1", b"state")

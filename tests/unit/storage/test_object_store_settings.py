@@ -14,7 +14,7 @@ ENDPOINT = {"AWS_ENDPOINT_URL": "http://127.0.0.1:9000", "AWS_REGION": "eu-centr
 S3A = "spark.hadoop.fs.s3a"
 
 
-def test_an_endpoint_and_a_region_are_said_to_each_client_in_its_own_words() -> None:
+def test_each_client_gets_endpoint_and_region_in_its_own_settings() -> None:
     settings = ObjectStoreSettings.of(ENDPOINT)
     assert settings.for_delta_rs() == {
         "allow_http": "true",
@@ -30,7 +30,7 @@ def test_an_endpoint_and_a_region_are_said_to_each_client_in_its_own_words() -> 
     }
 
 
-def test_without_an_endpoint_the_clients_speak_to_aws_as_the_role_of_the_host() -> None:
+def test_clients_without_an_endpoint_use_aws_with_the_role_of_the_host() -> None:
     settings = ObjectStoreSettings.of({})
     assert settings.for_delta_rs() == {"allow_http": "true"}
     assert settings.for_spark({}) == {f"{S3A}.input.stream.type": "classic"}
@@ -43,19 +43,19 @@ def test_no_secret_is_in_a_setting() -> None:
     assert all(is_shown(name) for name in settings.for_spark({}) if not name.endswith("input.stream.type"))
 
 
-def test_the_more_special_variable_counts() -> None:
+def test_the_more_specific_variable_counts() -> None:
     given = {"AWS_ENDPOINT_URL_S3": "https://s3.example.com", "AWS_DEFAULT_REGION": "eu-west-1"}
     settings = ObjectStoreSettings.of(ENDPOINT | given)
     assert (settings.endpoint, settings.region) == ("https://s3.example.com", "eu-central-1")
     assert settings.for_spark({})[f"{S3A}.connection.ssl.enabled"] == "true"
 
 
-def test_a_store_may_have_its_buckets_in_host_names() -> None:
+def test_a_store_may_have_bucket_names_in_host_names() -> None:
     settings = ObjectStoreSettings.of(ENDPOINT | {"AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "true"})
     assert settings.for_spark({})[f"{S3A}.path.style.access"] == "false"
 
 
-def test_the_user_s_own_settings_win() -> None:
+def test_settings_of_the_user_have_priority() -> None:
     given = {f"{S3A}.path.style.access": "false", f"{S3A}.endpoint": "127.0.0.1:9000/"}
     settings = ObjectStoreSettings.of(ENDPOINT).for_spark(given)
     assert given.items() <= settings.items()
@@ -87,7 +87,7 @@ def stores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("stores")
-def test_a_bucket_is_in_the_store_that_was_named_for_it() -> None:
+def test_a_bucket_is_in_the_store_of_its_connection() -> None:
     assert store_of("lake").endpoint == "https://environment.example.com"
     use_store("a connection", LAKE, ["lake"])
     assert store_of("lake") is store_of("tables") is LAKE, "with one store all buckets are in it"
@@ -100,7 +100,7 @@ def test_a_bucket_is_in_the_store_that_was_named_for_it() -> None:
 
 
 @pytest.mark.usefixtures("stores")
-def test_newer_keys_of_a_connection_take_the_place_of_its_older_ones() -> None:
+def test_newer_keys_of_a_connection_replace_the_older_ones() -> None:
     newer = replace(LAKE, credentials=Credentials("key", "newer"))
     use_store("a connection", LAKE, ["lake"])
     use_store("a connection", newer, ["lake"])
@@ -111,7 +111,7 @@ def test_newer_keys_of_a_connection_take_the_place_of_its_older_ones() -> None:
     assert "word" not in str(LAKE)
 
 
-def test_a_drivers_environment_says_the_same() -> None:
+def test_the_environment_of_a_driver_has_the_same_settings() -> None:
     assert ObjectStoreSettings.of(LAKE.environment()) == replace(LAKE, credentials=None)
     assert LAKE.for_delta_rs()["aws_secret_access_key"] == LAKE.environment()["AWS_SECRET_ACCESS_KEY"] == "word"
     assert ObjectStoreSettings().environment() == {}

@@ -25,7 +25,7 @@ from tests.support.systems import FaultSystem
         "FILE:///data/my flights/",
     ],
 )
-def test_a_path_and_each_form_of_a_file_url_open_one_directory(url: str) -> None:
+def test_a_path_and_each_form_of_a_file_url_open_the_same_directory(url: str) -> None:
     assert open_files(url).url == "file:///data/my flights"
 
 
@@ -69,12 +69,12 @@ def test_an_ambiguous_or_mistyped_name_is_refused(place: str, name: str, why: st
 
 
 @pytest.mark.parametrize("name", ["my views", "Nonesuch", "größe", "データ", "-", "a.b"])
-def test_a_name_in_any_language_is_taken(name: str) -> None:
+def test_a_name_in_any_language_is_accepted(name: str) -> None:
     assert open_place(f"/data/{name}/home").url == f"file:///data/{name}/home"
 
 
 @pytest.mark.parametrize("scheme", ["s3", "s3a", "gs", "abfss", "wasbs", "oss", "hdfs", "dbfs", "http", "memory", "C"])
-def test_another_scheme_is_refused_by_name_with_what_is_possible(scheme: str) -> None:
+def test_another_scheme_is_refused_by_name_with_the_supported_places(scheme: str) -> None:
     with pytest.raises(InvalidParameterError) as refused:
         open_files(f"{scheme}://bucket/home")
     assert f"{scheme}: is not supported" in refused.value.failed
@@ -101,7 +101,7 @@ def test_another_scheme_is_refused_by_name_with_what_is_possible(scheme: str) ->
         "file:////host/share",
     ],
 )
-def test_what_names_no_directory_for_certain_is_refused(url: str) -> None:
+def test_a_url_that_does_not_clearly_name_a_directory_is_refused(url: str) -> None:
     with pytest.raises(InvalidParameterError):
         open_files(url)
 
@@ -149,13 +149,15 @@ class _ListsDeleted(LocalFiles):
 
 
 @pytest.mark.parametrize("store", [_Overwrites, _Pretends, _TellsTooLate, _ListsLate, _ListsDeleted])
-def test_a_store_that_does_not_hold_the_promise_is_refused_and_left_clean(tmp_path: Path, store: Callable[[Path], Files]) -> None:
+def test_a_store_that_does_not_keep_the_first_of_two_files_is_refused_and_left_clean(
+    tmp_path: Path, store: Callable[[Path], Files]
+) -> None:
     with pytest.raises(MissingRequirementError, match="does not keep the first"):
         check_create_if_absent(store(tmp_path / "home"))
     assert LocalFiles(tmp_path / "home").names("") == []
 
 
-def test_a_store_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+def test_the_error_for_a_store_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     with pytest.raises(StorageError):
         check_create_if_absent(LocalFiles(tmp_path / "home", FaultSystem(0, lasting=True)))
 
@@ -202,7 +204,7 @@ def test_credentials_in_a_url_are_refused_and_not_repeated() -> None:
         ("hdfs://name-node:8020/a", "hdfs", "hdfs-native", "[hdfs]"),
     ],
 )
-def test_without_the_package_a_store_is_refused_with_what_to_install(
+def test_a_store_without_its_python_package_is_refused_with_the_package_to_install(
     monkeypatch: pytest.MonkeyPatch, url: str, module: str, package: str, extra: str
 ) -> None:
     monkeypatch.delitem(sys.modules, f"spark_jobs.storage.{module}", raising=False)
@@ -212,7 +214,7 @@ def test_without_the_package_a_store_is_refused_with_what_to_install(
     assert extra in refused.value.remedy
 
 
-def test_a_place_in_hdfs_is_opened_without_asking_it() -> None:
+def test_a_place_in_hdfs_is_opened_without_a_request() -> None:
     assert open_place("hdfs://name-node:8020/homes/flights/").url == "hdfs://name-node:8020/homes/flights"
     assert open_place("HDFS://nameservice1/homes").url == "hdfs://nameservice1/homes"
 
@@ -228,7 +230,7 @@ def test_a_place_in_hdfs_is_opened_without_asking_it() -> None:
         "hdfs://a/b?c",
     ],
 )
-def test_what_is_no_place_in_hdfs_is_refused(url: str) -> None:
+def test_an_invalid_place_in_hdfs_is_refused(url: str) -> None:
     with pytest.raises(InvalidParameterError):
         open_place(url)
 
@@ -253,7 +255,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_anything_is_written(
         check_writable(LocalFiles(tmp_path / "new" / "home"))
 
 
-def test_a_file_can_be_no_home(tmp_path: Path) -> None:
+def test_a_file_cannot_be_a_home(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for path in ("file", "file/home"):
         with pytest.raises(InvalidParameterError, match="is a file"):

@@ -8,7 +8,7 @@ from spark_jobs.protocol.errors import InvalidParameterError, UnsupportedTableEr
 from spark_jobs.storage.table_uris import is_in_store, spark_path, table_files, table_uri
 
 
-def test_a_url_has_escapes_and_the_path_for_spark_has_none(tmp_path: Path) -> None:
+def test_the_url_of_a_table_has_escapes_and_its_path_for_spark_has_none(tmp_path: Path) -> None:
     uri = table_uri(str(tmp_path / "ware house"))
     assert uri == f"file://{tmp_path}/ware%20house"
     assert spark_path(uri) == str(tmp_path / "ware house")
@@ -43,6 +43,6 @@ def test_a_path_in_hdfs_whose_escapes_delta_rs_would_not_decode_is_refused(name:
 @pytest.mark.parametrize(
     "uri", ["gs://lake/flights", "file://host/flights", "flights", "s3://lake/flights?x=1", "s3://lake/a%5Bb"]
 )
-def test_what_is_no_uri_of_a_table_is_refused(uri: str) -> None:
+def test_a_text_that_is_not_a_table_uri_is_refused(uri: str) -> None:
     with pytest.raises(UnsupportedTableError):
         table_files(uri)

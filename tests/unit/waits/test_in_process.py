@@ -45,12 +45,12 @@ class AnyWait(HomeWait[Any, Any]):
         self.hear_of_home()
 
 
-def test_a_storage_that_is_away_is_worth_another_look() -> None:
+def test_an_unavailable_storage_is_read_again() -> None:
     patience, look = Patience(None), away(lambda: 7)
     assert [patient_look(look, patience, LOG), patient_look(look, patience, LOG)] == [None, 7]
 
 
-def test_a_storage_that_does_not_answer_is_tolerated_as_long_as_one_that_fails() -> None:
+def test_a_storage_that_does_not_respond_is_tolerated_as_long_as_one_that_fails() -> None:
     back = threading.Event()
     with pytest.raises(StorageError, match="does not answer"):
         patient_look(lambda: back.wait(30.0), Patience(None, WaitLimits(storage_s=0.2)), LOG)
@@ -58,7 +58,7 @@ def test_a_storage_that_does_not_answer_is_tolerated_as_long_as_one_that_fails()
     land_left_behind()
 
 
-def test_a_storage_that_does_not_answer_keeps_no_task_that_was_killed() -> None:
+def test_a_storage_that_does_not_respond_does_not_delay_a_killed_task() -> None:
     back = threading.Event()
 
     def killed() -> None:
@@ -70,7 +70,7 @@ def test_a_storage_that_does_not_answer_keeps_no_task_that_was_killed() -> None:
     land_left_behind()
 
 
-def test_home_is_back_is_called_before_the_next_look_is_judged() -> None:
+def test_home_is_back_is_called_before_the_result_of_the_next_look_is_used() -> None:
     heard: list[str] = []
 
     def judge(look: int) -> int | None:
@@ -83,7 +83,7 @@ def test_home_is_back_is_called_before_the_next_look_is_judged() -> None:
     assert heard == ["a look", "a pause", "a pause", "it is back", "a look", "a pause", "a look"]
 
 
-def test_a_task_that_is_killed_during_a_look_judges_nothing() -> None:
+def test_a_task_that_is_killed_during_a_look_does_not_use_its_result() -> None:
     looked: list[int] = []
 
     def look() -> list[int]:

@@ -19,18 +19,18 @@ def test_progress_names_checkpoint_stage_batch_rate_and_watermark() -> None:
     ]
 
 
-def test_a_stage_that_has_failed_says_why_also_before_its_first_batch() -> None:
+def test_a_failed_stage_shows_its_reason_also_before_its_first_batch() -> None:
     reason = "PermanentFailureError: Stage 'hourly' failed in batch 0"
     failed = StageStatus(state=StageState.FAILED, reason=reason)
     seen = status().model_copy(update={"stages": {StageName("hourly"): failed}})
     assert progress(seen)[1] == "stage hourly: failed, 0 rows, 0 rows/s, PermanentFailureError: Stage 'hourly' failed in batch 0"
 
 
-def test_a_drained_stage_is_at_the_end_of_time() -> None:
+def test_a_drained_stage_has_its_watermark_at_the_end_of_time() -> None:
     assert "watermark at the end of time" in progress(status(watermark_ms=253_402_300_799_000))[1]
 
 
-def test_progress_is_said_every_ten_seconds_at_most_and_at_once_when_the_state_changes() -> None:
+def test_progress_is_logged_at_most_every_ten_seconds_and_at_once_when_the_state_changes() -> None:
     log = ProgressLog()
     assert log.lines(None, 0.0) == []
     assert log.lines(status(batch=1), 1.0)

@@ -53,7 +53,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> Requests:
     return Requests(monkeypatch)
 
 
-def test_an_answer_waits_until_its_checkpoint_is_public_and_those_before_it_are_answered(requests: Requests) -> None:
+def test_an_answer_waits_until_its_checkpoint_is_public_and_earlier_requests_are_answered(requests: Requests) -> None:
     public = 0
     found = requests.answers
     found.add([], a_manifest(1))
@@ -80,7 +80,7 @@ def test_an_answer_waits_until_its_checkpoint_is_public_and_those_before_it_are_
     assert found.waiting == []
 
 
-def test_what_an_answer_finds_of_a_later_attempt_ends_this_one(requests: Requests) -> None:
+def test_an_answer_that_notices_a_later_attempt_ends_its_own_attempt(requests: Requests) -> None:
     requests.error = FencedError("A later attempt is live.")
     requests.answers.add([CHECKPOINT], a_manifest(1))
     requests.answers.advance(lambda manifest: True)
@@ -89,7 +89,7 @@ def test_what_an_answer_finds_of_a_later_attempt_ends_this_one(requests: Request
         requests.answers.advance(lambda manifest: True)
 
 
-def test_at_the_end_what_is_being_answered_is_waited_for_and_the_rest_is_left_to_the_last_checkpoint(requests: Requests) -> None:
+def test_the_end_waits_for_a_running_answer_and_leaves_other_requests_to_the_last_checkpoint(requests: Requests) -> None:
     for number, asked in enumerate((CHECKPOINT, SAVEPOINT), start=1):
         requests.answers.add([asked], a_manifest(number))
     requests.answers.advance(lambda manifest: True)
@@ -102,7 +102,7 @@ def test_at_the_end_what_is_being_answered_is_waited_for_and_the_rest_is_left_to
     ("asked", "tombstones", "expected"),
     [(SAVEPOINT, "file:///deleted", True), (SAVEPOINT, None, False), (CHECKPOINT, "file:///deleted", False)],
 )
-def test_deleted_keys_are_being_copied_while_the_savepoint_is_made(
+def test_deleted_keys_count_as_being_copied_while_their_savepoint_is_made(
     requests: Requests, asked: CheckpointRequest, tombstones: str | None, expected: bool
 ) -> None:
     merge: Any = MergeCut(keys=("id",), sequence_by=None, apply_as_deletes="gone", staged_in="file:///t", tombstones=tombstones)

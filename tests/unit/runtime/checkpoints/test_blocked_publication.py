@@ -19,7 +19,7 @@ from tests.support.staged_pipeline import DAILY, HOURLY, StagedPipeline
 STAGED = datetime.fromtimestamp(1_700_000_000, UTC)
 
 
-def test_it_is_tried_again_after_five_seconds_and_then_after_twice_as_long_up_to_a_minute() -> None:
+def test_a_blocked_publication_is_retried_after_five_seconds_and_then_with_growing_delays_up_to_a_minute() -> None:
     retries, now_s, delays = Retries(), 100.0, list[float]()
     assert not retries.is_due(10**9), "nothing has failed"
     for _ in range(2_000):
@@ -112,7 +112,7 @@ def test_the_end_of_a_blocked_publication_is_reported_once(blocked: Blocked) -> 
     assert blocked.blocking.told is None
 
 
-def test_what_says_the_same_is_logged_once_and_old_rows_are_warned_of_once(
+def test_an_unchanged_block_is_logged_once_and_old_rows_cause_one_warning(
     blocked: Blocked, caplog: pytest.LogCaptureFixture
 ) -> None:
     manifest = blocked.checkpoint()
@@ -149,7 +149,7 @@ def test_the_report_says_until_when_the_other_tables_are_published_without_a_hel
 
 
 @pytest.mark.parametrize("hold", [None, HoldLimits(time_ms=10**12, size_bytes=None)])
-def test_the_end_of_a_round_that_a_table_has_refused_stays_blocked_in_the_next_round_until_it_is_public(
+def test_a_final_checkpoint_that_a_table_refuses_stays_blocked_in_the_next_round_until_it_is_public(
     blocked: Blocked, monkeypatch: pytest.MonkeyPatch, hold: HoldLimits | None
 ) -> None:
     """The checkpoints of the next round are not due in any sink. Publishing one of them must not clear the block."""

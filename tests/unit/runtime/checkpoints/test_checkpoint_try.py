@@ -90,7 +90,7 @@ def a_try(
     )
 
 
-def test_a_failure_is_remembered_with_its_name_and_without_secrets(files: MemoryFiles) -> None:
+def test_a_failure_is_recorded_with_its_name_and_without_secrets(files: MemoryFiles) -> None:
     def find_cut() -> Cut:
         raise InterruptedRunError(f"Stage 'hourly' failed in batch 3: no login with {SECRET}", stage="hourly")
 
@@ -104,7 +104,7 @@ def test_a_failure_is_remembered_with_its_name_and_without_secrets(files: Memory
     assert not any(SECRET.encode() in data for data in files.contents.values())
 
 
-def test_a_checkpoint_remembers_its_cut_and_carries_its_request(files: MemoryFiles) -> None:
+def test_a_checkpoint_is_recorded_with_its_cut_and_its_request(files: MemoryFiles) -> None:
     manifest = a_try(files, lambda: Cut({}, aligned=False, alignment_s=1.25)).take([])
     (tried,) = CheckpointStore(files).history()
     assert (tried.aligned, tried.alignment_s, tried.failure) == (False, 1.25, None)
@@ -112,7 +112,7 @@ def test_a_checkpoint_remembers_its_cut_and_carries_its_request(files: MemoryFil
     assert (manifest.request, manifest.aligned) == ("checkpoint-now", False)
 
 
-def test_a_table_that_cannot_be_looked_at_is_a_failed_try_that_is_remembered(files: MemoryFiles) -> None:
+def test_a_try_that_cannot_read_a_table_fails_and_is_recorded(files: MemoryFiles) -> None:
     def check_pins() -> dict[InputName, tuple[Pin, ...]]:
         raise StorageError("The table is away.")
 
@@ -132,14 +132,14 @@ class WithoutHistory(MemoryFiles):
         super().create(path, data)
 
 
-def test_whether_history_can_be_kept_decides_nothing() -> None:
+def test_a_history_that_cannot_be_written_does_not_change_the_outcome_of_a_try() -> None:
     files = WithoutHistory()
     with pytest.raises(DeadlineExceededError):
         a_try(files, lambda: Cut({}, aligned=True, alignment_s=0.0), time.monotonic()).take([])
     assert a_try(files, lambda: Cut({}, aligned=True, alignment_s=0.0)).take([]).checkpoint == 1
 
 
-def test_a_try_that_is_not_durable_in_time_has_failed(files: MemoryFiles) -> None:
+def test_a_try_that_is_not_durable_in_time_fails(files: MemoryFiles) -> None:
     with pytest.raises(DeadlineExceededError, match="expired before completing: its files were not made durable in time"):
         a_try(files, lambda: Cut({}, aligned=True, alignment_s=0.0), time.monotonic()).take([])
     (tried,) = CheckpointStore(files).history()
@@ -148,7 +148,7 @@ def test_a_try_that_is_not_durable_in_time_has_failed(files: MemoryFiles) -> Non
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_a_checkpoint_that_somebody_else_completes_meanwhile_fences_the_try(files: MemoryFiles, number: int) -> None:
+def test_a_checkpoint_that_another_attempt_completes_meanwhile_fences_the_try(files: MemoryFiles, number: int) -> None:
     """A higher checkpoint also fences. The zombie's number may be free again if a later attempt has discarded that checkpoint."""
     with (
         observed_by(Overtaking(CheckpointStore(files), number)),
@@ -227,7 +227,7 @@ def at_the_first_batch() -> Cut:
     return Cut({HOURLY: BatchId(0)}, aligned=True, alignment_s=0.0)
 
 
-def test_the_manifest_names_failing_stages_and_all_that_they_feed(site: Site) -> None:
+def test_the_manifest_names_failing_stages_and_the_stages_that_they_feed(site: Site) -> None:
     def stage(name: str, *producers: str) -> StageRun:
         outputs = [StageOutput(StageName(each), site.channel, None, None, held=False) for each in producers]
         return replace(without_spark(StageName(name), site.log, site.channel), upstream=outputs)
@@ -241,7 +241,7 @@ def test_the_manifest_names_failing_stages_and_all_that_they_feed(site: Site) ->
 
 
 @pytest.mark.parametrize("aligned", [True, False])
-def test_the_manifest_names_stages_that_have_rows_in_flight_before_them(site: Site, aligned: bool) -> None:
+def test_the_manifest_names_stages_with_unread_rows_in_flight(site: Site, aligned: bool) -> None:
     """The alignment does not matter: only the batches that were read count."""
     daily = StageName("daily")
     behind = replace(
@@ -257,7 +257,7 @@ def test_the_manifest_names_stages_that_have_rows_in_flight_before_them(site: Si
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_a_stage_that_ends_while_the_cut_is_looked_for_is_not_finished_in_it(site: Site, before: bool) -> None:
+def test_a_stage_that_ends_while_the_cut_is_found_is_not_finished_in_the_cut(site: Site, before: bool) -> None:
     """F5: the stage is cut at a batch that was committed when the rule looked. It may have committed later batches before it ended."""
     stage = hourly(site)
 
@@ -296,7 +296,7 @@ def test_violations_are_counted_from_the_beginning_of_the_round(site: Site, roun
 
 
 @pytest.mark.parametrize("hangs", ["adopt", "digest", "sync", "create channel"])
-def test_a_try_that_hangs_expires_and_what_it_does_later_changes_nothing_of_the_next_one(site: Site, hangs: str) -> None:
+def test_a_try_that_hangs_expires_and_its_late_writes_do_not_affect_the_next_try(site: Site, hangs: str) -> None:
     home = HangingFiles(site, hangs)
     with pytest.raises(DeadlineExceededError, match="not made durable in time"):
         a_try(home, at_the_first_batch, time.monotonic() + 0.1).take([hourly(site)])
@@ -310,7 +310,7 @@ def test_a_try_that_hangs_expires_and_what_it_does_later_changes_nothing_of_the_
 
 
 @pytest.mark.parametrize("lands_before_the_next_try", [True, False])
-def test_a_manifest_that_hangs_may_be_there_later_and_the_number_counts_once(
+def test_a_manifest_whose_write_hangs_may_appear_later_and_its_number_counts_once(
     site: Site, monkeypatch: pytest.MonkeyPatch, lands_before_the_next_try: bool
 ) -> None:
     home = HangingFiles(site, "create manifest")
@@ -420,7 +420,7 @@ class FilesOfARunningStage(LocalFiles):
         return super().digest(path)
 
 
-def test_what_a_checkpoint_holds_is_copied_while_the_stages_run_on(site: Site) -> None:
+def test_the_files_of_a_checkpoint_are_copied_while_the_stages_run_on(site: Site) -> None:
     stage = GoingOn(site)
 
     def find_cut() -> Cut:
@@ -430,7 +430,7 @@ def test_what_a_checkpoint_holds_is_copied_while_the_stages_run_on(site: Site) -
     assert (manifest.aligned, manifest.stages[HOURLY].batch, stage.committed()) == (True, 0, 1)
 
 
-def test_what_a_stage_leaves_out_while_the_cut_is_found_is_in_the_manifest(site: Site) -> None:
+def test_losses_that_are_recorded_while_the_cut_is_found_are_in_the_manifest(site: Site) -> None:
     loss = LostFiles(input=InputName("events"), stage=HOURLY, files=(LostFile(path="a"),))
     effort = a_try(site.home, lambda: Cut({HOURLY: BatchId(0)}, aligned=True, alignment_s=0.0))
     effort.losses = losses = list[Loss]()
@@ -458,7 +458,7 @@ class PurgedMeanwhile(LocalFiles):
         return super().digest(path)
 
 
-def test_a_checkpoint_that_spark_purges_while_it_is_made_durable_completes_as_it_was_cut(site: Site) -> None:
+def test_a_checkpoint_whose_batches_spark_purges_while_it_is_made_durable_still_completes(site: Site) -> None:
     site.batches(6)
     daily, source = StageName("daily"), '{"reservoirVersion":%d,"index":-1}'
     consumer = SparkCheckpoint(site.root / "home/work/w/stages/daily/checkpoint", source=source)
@@ -534,7 +534,7 @@ class Purging:
         self._site.checkpoint.commit(1)
 
 
-def test_stages_are_cut_again_where_spark_has_purged_what_one_was_cut_at_while_another_was_waited_for(site: Site) -> None:
+def test_stages_are_cut_again_if_spark_purges_the_batch_of_one_while_the_cut_waits_for_another(site: Site) -> None:
     purging = Purging(site)
     manifest = a_try(site.home, purging.find_cut).take(purging.stages)
     assert (manifest.stages[HOURLY].batch, manifest.stages[DAILY].batch) == (1, KEPT + 1)
@@ -542,7 +542,7 @@ def test_stages_are_cut_again_where_spark_has_purged_what_one_was_cut_at_while_a
     assert (tried.failure, [step.step for step in tried.steps]) == (None, ["cut", "persist", "actions", "complete"])
 
 
-def test_a_cut_that_spark_purges_again_and_again_expires(site: Site) -> None:
+def test_a_try_whose_cuts_spark_purges_again_and_again_expires(site: Site) -> None:
     purging = Purging(site)
 
     def find_cut() -> Cut:
@@ -552,7 +552,7 @@ def test_a_cut_that_spark_purges_again_and_again_expires(site: Site) -> None:
         a_try(site.home, find_cut, time.monotonic() + 0.2).take(purging.stages)
 
 
-def test_what_is_gone_from_sparks_logs_although_its_stage_does_nothing_fails_the_try_at_once(site: Site) -> None:
+def test_a_batch_of_an_idle_stage_that_is_missing_in_sparks_logs_fails_the_try_at_once(site: Site) -> None:
     gone = Cut({HOURLY: BatchId(7)}, aligned=True, alignment_s=0.0)
     with pytest.raises(NotFoundError):
         a_try(site.home, lambda: gone, time.monotonic() + SOON_S).take([hourly(site)])

@@ -83,14 +83,14 @@ FAILURES = [0.0, 0.01]
 
 
 @pytest.mark.parametrize("failures", FAILURES)
-def test_no_stage_has_read_what_its_producer_has_not_staged_in_the_cut(seed: int, failures: float) -> None:
+def test_no_stage_of_a_cut_has_read_rows_that_its_producer_has_not_staged_in_the_cut(seed: int, failures: float) -> None:
     for number in range(WORLDS):
         world = World(seed + number, failures=failures)
         assert_consistent(world, world.cut(Alignment(wanted=False)))
 
 
 @pytest.mark.parametrize("failures", FAILURES)
-def test_an_aligned_cut_leaves_nothing_between_two_stages(seed: int, failures: float) -> None:
+def test_an_aligned_cut_has_no_rows_in_flight(seed: int, failures: float) -> None:
     for number in range(WORLDS):
         world = World(seed + number, failures=failures)
         cut = world.cut(Alignment())
@@ -101,7 +101,7 @@ def test_an_aligned_cut_leaves_nothing_between_two_stages(seed: int, failures: f
             assert all(read.get(producer.name, -1) == cut.batches[producer.name] for producer in stage.producers)
 
 
-def test_an_aligned_cut_without_failing_stages_leaves_nothing_between_the_others(seed: int) -> None:
+def test_an_aligned_cut_that_leaves_out_failing_stages_has_no_rows_in_flight_between_the_others(seed: int) -> None:
     found: set[StageName] = set()
     for number in range(WORLDS):
         world = World(seed + number, failures=0.05)
@@ -118,13 +118,13 @@ def test_an_aligned_cut_without_failing_stages_leaves_nothing_between_the_others
 
 
 @pytest.mark.parametrize("failures", FAILURES)
-def test_a_cut_that_gives_up_alignment_is_consistent_all_the_same(seed: int, failures: float) -> None:
+def test_a_cut_that_gives_up_alignment_is_still_consistent(seed: int, failures: float) -> None:
     for number in range(WORLDS):
         world = World(seed + number, failures=failures)
         assert_consistent(world, world.cut(Alignment(timeout_s=3.0)))
 
 
-def test_alignment_ends_where_more_is_in_flight_than_it_may_wait_for() -> None:
+def test_alignment_ends_if_too_many_bytes_are_in_flight() -> None:
     producer = Model(StageName("producer"), committed_batch=9, visible_batch=9)
     consumer = Model(StageName("consumer"), [producer], dead=True)
     world = World(0, stages=0)
@@ -134,7 +134,7 @@ def test_alignment_ends_where_more_is_in_flight_than_it_may_wait_for() -> None:
         world.cut(Alignment(in_flight_bytes_max=500), deadline_s=world.now_s + 50)
 
 
-def test_alignment_ends_where_a_consumer_does_not_catch_up_in_time() -> None:
+def test_alignment_ends_if_a_consumer_does_not_catch_up_in_time() -> None:
     producer = Model(StageName("producer"), committed_batch=9, visible_batch=9)
     consumer = Model(StageName("consumer"), [producer], dead=True)
     world = World(0, stages=0)
@@ -145,7 +145,7 @@ def test_alignment_ends_where_a_consumer_does_not_catch_up_in_time() -> None:
     assert not producer.held
 
 
-def test_a_stage_that_never_comes_so_far_fails_the_try_and_all_are_released() -> None:
+def test_a_stage_that_never_commits_its_batch_fails_the_try_and_all_stages_are_released() -> None:
     world = World(1)
     world.stages[0].visible_batch += 1
     world.stages[0].dead = True
@@ -155,7 +155,7 @@ def test_a_stage_that_never_comes_so_far_fails_the_try_and_all_are_released() ->
 
 
 @pytest.mark.parametrize("wanted", [True, False])
-def test_all_stages_go_on_after_a_cut(wanted: bool) -> None:
+def test_no_stage_is_held_after_a_cut(wanted: bool) -> None:
     world = World(2)
     world.cut(Alignment(wanted=wanted))
     assert not any(stage.held for stage in world.stages)
@@ -200,14 +200,14 @@ class Line:
         self.shaky.reads[0] = {self.producer.name: self.producer.committed_batch}
 
 
-def test_no_stage_is_held_while_one_is_failing_and_the_cut_is_aligned_after_that() -> None:
+def test_no_stage_is_held_while_another_is_failing_and_the_cut_is_aligned_afterwards() -> None:
     line = Line({5.0: Line.fails, 8.0: Line.goes_on, 20.0: Line.heals})
     cut = take_cut(line.stages, Alignment(), line.waiting(NEVER_S))
     assert line.held == [(False, True)] * 5 + [(True, False)] * 15
     assert (cut.aligned, cut.batches) == (True, {"producer": 10, "shaky": 0})
 
 
-def test_a_try_at_whose_end_a_stage_is_failing_is_declined_and_names_its_failure() -> None:
+def test_a_try_that_expires_while_a_stage_is_failing_is_declined_and_names_the_failure() -> None:
     line = Line({0.0: Line.fails})
     with pytest.raises(
         CheckpointDeclinedError, match="stage 'shaky' is failing.*InterruptedRunError: A row cannot be read"
@@ -217,7 +217,7 @@ def test_a_try_at_whose_end_a_stage_is_failing_is_declined_and_names_its_failure
     assert raised.value.evidence == {"stage": "shaky"}
 
 
-def test_a_try_that_expires_after_a_stage_was_failing_is_declined() -> None:
+def test_a_try_that_expires_after_a_stage_was_failing_is_declined_too() -> None:
     def starts_again(line: Line) -> None:
         line.shaky.failure = None
 
@@ -235,7 +235,7 @@ def test_a_checkpoint_waits_for_no_failing_stage_and_names_it(fails_at_s: float)
     assert cut.failing == {"shaky"}
 
 
-def test_a_stage_that_fails_now_and_then_is_waited_for_at_no_time() -> None:
+def test_a_cut_does_not_wait_for_a_stage_that_fails_from_time_to_time() -> None:
     slow = Model(StageName("slow"), visible_batch=0)
 
     def commits(line: Line) -> None:
@@ -249,13 +249,13 @@ def test_a_stage_that_fails_now_and_then_is_waited_for_at_no_time() -> None:
 
 
 @pytest.mark.parametrize("alignment", [Alignment(timeout_s=20.0), Alignment(in_flight_bytes_max=10)])
-def test_a_checkpoint_that_need_not_be_aligned_does_not_wait_for_ever_for_a_stage_that_is_failing(alignment: Alignment) -> None:
+def test_an_unaligned_checkpoint_does_not_wait_for_ever_for_a_failing_stage(alignment: Alignment) -> None:
     line = Line({0.0: Line.fails, 5.0: Line.goes_on})
     cut = take_cut(line.stages, alignment, line.waiting(50.0))
     assert (cut.aligned, cut.batches) == (False, {"producer": 10, "shaky": -1})
 
 
-def test_a_stage_that_is_failing_and_has_nothing_left_to_read_is_cut_without_waiting() -> None:
+def test_a_failing_stage_without_unread_rows_is_cut_without_waiting() -> None:
     """One example is a stage that only reads sources: its batch has staged nothing, and starts again after the stage is released."""
     line = Line({})
     line.producer.fails()
@@ -283,7 +283,7 @@ def test_each_hold_and_release_of_a_stage_is_reported_during_a_stop() -> None:
     assert line.shaky.held
 
 
-def test_no_source_is_read_on_while_a_stop_waits_for_the_batch_of_another_stage() -> None:
+def test_no_stage_reads_its_source_on_while_a_stop_waits_for_the_batch_of_another_stage() -> None:
     """Two stages read sources. The batch of the first one takes ten seconds; the second one needs a second for each batch."""
     slow, fast, now_s = Model(StageName("slow"), visible_batch=0), Model(StageName("fast")), 0.0
 
@@ -299,7 +299,7 @@ def test_no_source_is_read_on_while_a_stop_waits_for_the_batch_of_another_stage(
     assert (now_s, slow.committed_batch, fast.committed_batch) == (10.0, 0, -1)
 
 
-def test_no_source_is_read_on_while_a_stop_waits_for_a_stage_that_is_failing() -> None:
+def test_no_stage_reads_its_source_on_while_a_stop_waits_for_a_failing_stage() -> None:
     """A released producer would stage a batch, both while the consumer fails and after it has recovered."""
     line = Line({5.0: Line.fails, 8.0: Line.goes_on, 20.0: Line.heals})
     quiesce(line.stages, line.waiting())
@@ -307,7 +307,7 @@ def test_no_source_is_read_on_while_a_stop_waits_for_a_stage_that_is_failing() -
     assert (line.producer.committed_batch, line.shaky.consumed_by(BatchId(0))) == (9, {"producer": 9})
 
 
-def test_a_stop_that_fails_because_a_stage_does_lets_all_stages_go_on() -> None:
+def test_a_stop_that_fails_because_a_stage_fails_releases_all_stages() -> None:
     line = Line({5.0: Line.fails})
     with pytest.raises(CheckpointDeclinedError, match="stage 'shaky' is failing"):
         quiesce(line.stages, line.waiting(50.0))
@@ -315,7 +315,7 @@ def test_a_stop_that_fails_because_a_stage_does_lets_all_stages_go_on() -> None:
 
 
 @pytest.mark.parametrize("failures", FAILURES)
-def test_a_stop_holds_all_stages_in_the_end_with_every_row_passed_on(seed: int, failures: float) -> None:
+def test_a_stop_ends_with_all_stages_held_and_no_rows_in_flight(seed: int, failures: float) -> None:
     for number in range(WORLDS):
         world = World(seed + number, failures=failures)
         world.quiesce(deadline_s=world.now_s + 10_000)
@@ -358,7 +358,7 @@ def test_no_cut_holds_or_waits_for_a_stage_whose_inputs_all_end(seed: int) -> No
         assert not any(stage.held for stage in world.stages)
 
 
-def test_a_cut_is_aligned_beside_a_stage_that_ends_and_is_always_ahead(seed: int) -> None:
+def test_a_cut_is_aligned_although_an_ending_stage_is_always_ahead(seed: int) -> None:
     """The ending stage is not held. A consumer that waited, held, for its remaining rows would wait for ever."""
     for number in range(WORLDS):
         world = World(seed + number)

@@ -31,9 +31,7 @@ def is_too_late(answer: CheckpointResponse | None) -> bool:
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("slow", ["copy", "savepoint.json"])
-def test_one_whose_storage_hangs_is_answered_in_time_and_nobody_has_its_place_while_files_may_still_come(
-    place: Place, slow: str
-) -> None:
+def test_an_export_whose_storage_hangs_is_answered_in_time_and_its_place_stays_reserved(place: Place, slow: str) -> None:
     place.slow = slow
     first, again, driver = place.asks("first"), place.asks("again"), place.driver()
     driver.completed([first], place.manifest)
@@ -53,7 +51,7 @@ def test_one_whose_storage_hangs_is_answered_in_time_and_nobody_has_its_place_wh
 
 
 @pytest.mark.usefixtures("impatient")
-def test_what_was_copied_in_vain_is_deleted_once_its_storage_answers(place: Place) -> None:
+def test_files_of_a_failed_export_are_deleted_once_the_storage_responds(place: Place) -> None:
     driver = place.driver()
     driver.completed([place.asks("first")], place.manifest)
     driver.open()
@@ -63,7 +61,7 @@ def test_what_was_copied_in_vain_is_deleted_once_its_storage_answers(place: Plac
     assert not place.directory.exists()
 
 
-def test_of_one_that_is_too_slow_nothing_stays(place: Place) -> None:
+def test_an_export_that_is_too_slow_leaves_no_files(place: Place) -> None:
     request = place.asks("slow")
     place.goes_on_once_given_up()
     place.driver().completed([request], place.manifest)
@@ -71,7 +69,7 @@ def test_of_one_that_is_too_slow_nothing_stays(place: Place) -> None:
     assert not place.directory.exists()
 
 
-def test_one_that_becomes_whole_while_it_is_given_up_is_the_answer(place: Place) -> None:
+def test_an_export_that_completes_while_it_is_given_up_is_the_answer(place: Place) -> None:
     place.slow = "savepoint.json"
     request = place.asks("slow")
     place.goes_on_once_given_up()
@@ -82,7 +80,7 @@ def test_one_that_becomes_whole_while_it_is_given_up_is_the_answer(place: Place)
     assert verify(open_files(str(place.directory))).request == request.request
 
 
-def test_a_place_that_does_not_answer_holds_no_other_request(place: Place) -> None:
+def test_a_place_that_does_not_respond_delays_no_other_request(place: Place) -> None:
     request, driver = place.asks("first"), place.driver()
     place.slow = "names"
     with pytest.raises(DeadlineExceededError, match="The place for the savepoint of savepoint-first does not answer"):
@@ -93,7 +91,7 @@ def test_a_place_that_does_not_answer_holds_no_other_request(place: Place) -> No
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_cancel_does_not_wait_for_one_and_the_next_attempt_ends_it(place: Place) -> None:
+def test_a_cancel_does_not_wait_for_an_export_and_the_next_attempt_completes_it(place: Place) -> None:
     request = place.asks("cancelled")
 
     def cancelled() -> None:
@@ -138,12 +136,12 @@ with pytest.MonkeyPatch.context() as patch:
 
 
 @pytest.mark.slow
-def test_one_that_never_ends_does_not_keep_the_process(tmp_path: Path) -> None:
+def test_an_export_that_never_ends_does_not_keep_the_process_running(tmp_path: Path) -> None:
     ended = subprocess.run([sys.executable, "-c", HANGS, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False)
     assert ended.stdout == "cancelled\n", ended.stderr
 
 
-def test_a_stop_waits_for_its_own_as_long_as_it_takes(place: Place) -> None:
+def test_a_stop_waits_for_its_own_export_without_a_deadline(place: Place) -> None:
     request = place.asks("mine", Wanted.STOP)
     place.goes_on_once_given_up()
     assert place.driver().save(request, place.manifest) == place.directory.as_uri()

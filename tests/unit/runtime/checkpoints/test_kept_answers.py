@@ -36,14 +36,14 @@ def later_rounds(files: MemoryFiles) -> None:
         run_round(files, day)
 
 
-def test_final_checkpoints_go_and_answers_stay(files: MemoryFiles) -> None:
+def test_final_checkpoints_are_deleted_and_their_answers_stay(files: MemoryFiles) -> None:
     monday = run_round(files, MONDAY)
     later_rounds(files)
     assert CheckpointStore(files).taken() == [3, 4], "the head and its parent"
     assert (told(files, MONDAY).checkpoint, told(files, MONDAY).error) == (monday.checkpoint, None)
 
 
-def test_a_run_whose_driver_died_before_it_answered_is_done(files: MemoryFiles) -> None:
+def test_a_run_whose_driver_died_before_it_answered_gets_the_answer_of_its_final_checkpoint(files: MemoryFiles) -> None:
     attempt = begin(files, ask(files, MONDAY))
     monday = end(files, attempt)
     later_rounds(files)
@@ -51,7 +51,7 @@ def test_a_run_whose_driver_died_before_it_answered_is_done(files: MemoryFiles) 
     assert (found.checkpoint, found.ends_round, found.error) == (monday.checkpoint, True, None)
 
 
-def test_so_is_a_failed_run_whose_round_another_one_has_ended(files: MemoryFiles) -> None:
+def test_a_failed_run_whose_round_another_run_has_ended_gets_the_answer_of_that_round(files: MemoryFiles) -> None:
     request = ask(files, MONDAY)
     begin(files, request)
     Channel(files).respond_failure(request, InterruptedRunError("Out of memory."))
@@ -63,7 +63,7 @@ def test_so_is_a_failed_run_whose_round_another_one_has_ended(files: MemoryFiles
     assert told(files, TUESDAY).checkpoint == tuesday.checkpoint
 
 
-def test_a_start_that_only_claimed_its_number_in_between_hides_no_run_of_the_round(files: MemoryFiles) -> None:
+def test_a_start_that_only_claimed_a_number_in_between_hides_no_run_of_the_round(files: MemoryFiles) -> None:
     attempt = begin(files, ask(files, MONDAY))
     claimed = ask(files, RunId("stalled"))
     update = {"attempt": claimed.attempt, "request": claimed.request, "run": claimed.run, "round": RoundNumber(9)}
@@ -73,7 +73,7 @@ def test_a_start_that_only_claimed_its_number_in_between_hides_no_run_of_the_rou
     assert told(files, MONDAY).checkpoint == tuesday.checkpoint
 
 
-def test_while_its_checkpoint_is_kept_such_a_run_is_answered_with_it(files: MemoryFiles) -> None:
+def test_a_failed_run_is_answered_with_the_final_checkpoint_while_that_is_kept(files: MemoryFiles) -> None:
     request = ask(files, MONDAY)
     begin(files, request)
     Channel(files).respond_failure(request, InterruptedRunError("Out of memory."))
@@ -85,7 +85,7 @@ def test_while_its_checkpoint_is_kept_such_a_run_is_answered_with_it(files: Memo
 
 
 @pytest.mark.parametrize("changes", range(30))
-def test_a_crash_while_a_final_checkpoint_goes_leaves_each_run_an_answer(files: MemoryFiles, changes: int) -> None:
+def test_a_crash_during_the_deletion_of_a_final_checkpoint_leaves_each_run_an_answer(files: MemoryFiles, changes: int) -> None:
     begin(files, ask(files, MONDAY))
     tuesday = end(files, begin(files, ask(files, TUESDAY)))
     run_round(files, "wednesday")
@@ -99,7 +99,7 @@ def test_a_crash_while_a_final_checkpoint_goes_leaves_each_run_an_answer(files: 
         assert known.checkpoint == tuesday.checkpoint
 
 
-def test_answers_are_kept_once(files: MemoryFiles) -> None:
+def test_answers_are_written_only_once(files: MemoryFiles) -> None:
     request = ask(files, MONDAY)
     attempt = begin(files, request)
     final = end(files, attempt)

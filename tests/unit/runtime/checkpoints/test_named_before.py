@@ -157,7 +157,7 @@ def copied(tmp_path: Path, request: pytest.FixtureRequest) -> Copied:
     return Copied(tmp_path, request.param)
 
 
-def test_as_long_as_its_consumer_waits_a_round_keeps_few_checkpoints_and_loses_no_file(
+def test_a_round_whose_consumer_waits_keeps_few_checkpoints_and_loses_no_file(
     copied: Copied, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "CARRIED_MAX", 8)
@@ -178,7 +178,7 @@ def test_as_long_as_its_consumer_waits_a_round_keeps_few_checkpoints_and_loses_n
     assert len(copied.spans()) <= 4, "what is forgotten is named no more"
 
 
-def test_a_checkpoint_costs_no_more_documents_late_in_such_a_round_than_early(
+def test_a_late_checkpoint_of_a_long_round_reads_no_more_documents_than_an_early_one(
     copied: Copied, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "CARRIED_MAX", 5)
@@ -190,7 +190,7 @@ def test_a_checkpoint_costs_no_more_documents_late_in_such_a_round_than_early(
     assert 0 < max(opened[20:]) <= max(opened[:20])
 
 
-def test_the_one_look_of_an_attempt_deletes_what_is_left_and_nothing_that_a_discarded_checkpoint_has_named(
+def test_the_sweep_deletes_orphans_and_no_file_that_a_discarded_checkpoint_has_named(
     copied: Copied,
 ) -> None:
     for _ in range(6):
@@ -202,7 +202,7 @@ def test_the_one_look_of_an_attempt_deletes_what_is_left_and_nothing_that_a_disc
 
 
 @pytest.mark.parametrize("packs", [False, True])
-def test_a_private_log_that_begins_before_the_newest_checkpoint_remembered_loses_no_file(tmp_path: Path, packs: bool) -> None:
+def test_a_private_log_that_goes_back_before_the_newest_checkpoint_loses_no_file(tmp_path: Path, packs: bool) -> None:
     """The state of the newest checkpoint was damaged: a stage and its logs go back two checkpoints."""
     copied = Copied(tmp_path, packs, retained=3, batches=1, reads_from=PAST_ALL)
     newest = [copied.complete() for _ in range(8)][-1]
@@ -218,7 +218,7 @@ def test_a_private_log_that_begins_before_the_newest_checkpoint_remembered_loses
     assert copied.log.oldest() > channels[-1].first
 
 
-def test_many_files_of_actions_become_one_which_forgets_what_the_log_has_forgotten(
+def test_many_files_of_actions_are_merged_without_batches_that_the_log_has_forgotten(
     copied: Copied, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "CARRIED_MAX", 4)
@@ -238,7 +238,7 @@ def test_many_files_of_actions_become_one_which_forgets_what_the_log_has_forgott
     assert min(line["batch"] for line in copied.store.read_actions(merged)) >= copied.log.oldest() > 0
 
 
-def test_a_file_of_actions_that_is_damaged_stops_no_deletion_of_anything_that_it_cannot_name(
+def test_a_damaged_file_of_actions_prevents_only_deletions_of_files_that_it_could_name(
     copied: Copied, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(module, "CARRIED_MAX", 4)
@@ -267,14 +267,14 @@ def test_a_file_of_actions_that_is_damaged_stops_no_deletion_of_anything_that_it
     assert warnings == [], "the damage is forgotten with the batches"
 
 
-def test_what_is_replaced_before_it_is_public_is_not_named(copied: Copied) -> None:
+def test_files_that_are_replaced_before_they_are_public_are_not_named(copied: Copied) -> None:
     """A complete result of an unfinished round will never be read."""
     newest = [copied.complete() for _ in range(3)][-1]
     found = named_before(copied.store, CheckpointId(4), newest, SINK, BatchId(0), (), CheckpointId(2))
     assert [each.last for each in found] == [1, 2]
 
 
-def test_what_is_carried_is_not_named_a_second_time(copied: Copied) -> None:
+def test_carried_files_are_not_named_a_second_time(copied: Copied) -> None:
     newest = [copied.complete() for _ in range(3)][-1]
     own = newest.sinks[SINK]
     before = CarriedActions(first=CheckpointId(2), last=CheckpointId(3), batch=BatchId(5), actions=own.actions, replace=False)

@@ -29,7 +29,7 @@ def test_only_small_files_of_one_partition_are_packed_up_to_the_target_size(file
 
 
 @given(lines, st.integers(1, 40))
-def test_two_neighbours_that_fit_together_are_not_left_apart(files: list[dict[str, Any]], target: int) -> None:
+def test_two_neighbouring_files_that_fit_into_one_are_packed(files: list[dict[str, Any]], target: int) -> None:
     packed = {each["add"]["path"] for each in chain.from_iterable(bins_of(files, target))}
     for day in ("a", "b", None):
         small = [each for each in files if each["add"]["partitionValues"]["day"] == day and each["add"]["size"] < target]

@@ -170,7 +170,7 @@ def pipeline(monkeypatch: pytest.MonkeyPatch) -> Pipeline:
 
 
 @pytest.mark.parametrize("begun_with", [(), (APPENDED,)])
-def test_a_sink_that_the_checkpoint_before_lacks_begins_with_the_first_one_that_has_it(
+def test_a_new_sink_begins_with_the_first_checkpoint_that_has_it(
     begun_with: Sequence[SinkName], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline = Pipeline(monkeypatch, begun_at=4, shown=4, begun_with=begun_with)
@@ -178,7 +178,7 @@ def test_a_sink_that_the_checkpoint_before_lacks_begins_with_the_first_one_that_
     assert sorted(pipeline.begun) == [(APPENDED, 5), (MERGED, 5)]
 
 
-def test_checkpoints_complete_while_a_sink_is_published_and_the_others_follow_them(pipeline: Pipeline) -> None:
+def test_checkpoints_complete_while_a_sink_is_published_and_other_sinks_publish_them(pipeline: Pipeline) -> None:
     pipeline.complete()
     for _ in range(2):
         pipeline.end(APPENDED)
@@ -186,7 +186,7 @@ def test_checkpoints_complete_while_a_sink_is_published_and_the_others_follow_th
     assert pipeline.begun == [(APPENDED, 1), (MERGED, 1), (APPENDED, 2), (APPENDED, 3)]
 
 
-def test_a_sink_that_is_behind_goes_to_the_newest_checkpoint_at_once(pipeline: Pipeline) -> None:
+def test_a_sink_that_is_behind_publishes_up_to_the_newest_checkpoint_at_once(pipeline: Pipeline) -> None:
     for _ in range(4):
         pipeline.complete()
     pipeline.end(APPENDED)
@@ -194,7 +194,7 @@ def test_a_sink_that_is_behind_goes_to_the_newest_checkpoint_at_once(pipeline: P
     assert pipeline.begun[2:] == [(APPENDED, 4), (MERGED, 4)]
 
 
-def test_all_tables_meet_at_a_checkpoint_before_any_of_them_passes_it(pipeline: Pipeline) -> None:
+def test_all_tables_reach_a_common_checkpoint_before_any_of_them_passes_it(pipeline: Pipeline) -> None:
     """The append publishes independently until the slow merge has chosen its next checkpoint."""
     pipeline.complete()
     pipeline.complete()
@@ -233,7 +233,7 @@ EVENTS = st.lists(st.sampled_from(["complete", *SINKS]), max_size=200)
 
 
 @given(EVENTS)
-def test_however_long_publications_take_all_tables_show_one_checkpoint_after_two_of_each(events: list[str]) -> None:
+def test_all_tables_show_one_checkpoint_after_two_publications_of_each_however_long_they_take(events: list[str]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         pipeline = Pipeline(patch, sinks=SINKS)
         assert publications_apart(pipeline, events) < 2
@@ -241,14 +241,14 @@ def test_however_long_publications_take_all_tables_show_one_checkpoint_after_two
         assert pipeline.publishing.shown == max(shown, default=None)
 
 
-def test_tables_that_each_go_to_the_newest_checkpoint_may_never_show_the_same_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_that_always_publish_the_newest_checkpoint_may_never_show_the_same_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Publishing, "_target", lambda publishing, *_: publishing._checked)
     pipeline = Pipeline(monkeypatch, sinks=SINKS)
     in_turn = ["complete", APPENDED, REPORTED, "complete", MERGED]
     assert publications_apart(pipeline, ["complete", *in_turn * 10]) >= 8
 
 
-def test_nothing_is_deleted_that_a_check_may_be_reading_although_it_has_become_public_since(pipeline: Pipeline) -> None:
+def test_a_checkpoint_that_a_check_may_be_reading_is_not_deleted_although_it_is_public(pipeline: Pipeline) -> None:
     pipeline.complete()
     pipeline.end(APPENDED)
     pipeline.holds_checks = True
@@ -260,14 +260,14 @@ def test_nothing_is_deleted_that_a_check_may_be_reading_although_it_has_become_p
     assert pipeline.publishing.reached == {APPENDED: 1, MERGED: 1}
 
 
-def test_what_a_table_refuses_when_it_is_looked_at_is_written_to_none(pipeline: Pipeline) -> None:
+def test_a_checkpoint_that_a_table_refuses_in_the_check_is_published_to_no_table(pipeline: Pipeline) -> None:
     pipeline.misfits = [UnsupportedTableError("The rows do not fit.")]
     pipeline.complete()
     pipeline.end("all", UnsupportedTableError("The rows do not fit."))
     assert (pipeline.begun, pipeline.blocked.failures) == ([("all", 1)], [(1, "UnsupportedTableError")])
 
 
-def test_a_publication_that_fails_holds_all_sinks_once_those_under_way_have_ended(pipeline: Pipeline) -> None:
+def test_a_failed_publication_blocks_all_sinks_once_running_publications_have_ended(pipeline: Pipeline) -> None:
     pipeline.complete()
     pipeline.end(MERGED, REFUSED)
     pipeline.complete()
@@ -283,7 +283,7 @@ def test_a_publication_that_fails_holds_all_sinks_once_those_under_way_have_ende
 
 
 @pytest.mark.parametrize("again", ["after a while", "with the next checkpoint"])
-def test_what_is_blocked_is_published_by_one_thread_until_that_gets_through(pipeline: Pipeline, again: str) -> None:
+def test_a_blocked_publication_is_retried_by_one_thread_until_it_succeeds(pipeline: Pipeline, again: str) -> None:
     pipeline.complete()
     pipeline.end(MERGED, REFUSED)
     pipeline.end(APPENDED)
@@ -302,7 +302,7 @@ def test_what_is_blocked_is_published_by_one_thread_until_that_gets_through(pipe
     assert pipeline.begun[-2:] == [(APPENDED, newest + 1), (MERGED, newest + 1)]
 
 
-def test_one_failure_does_not_hold_the_other_tables_for_long(pipeline: Pipeline) -> None:
+def test_one_failure_does_not_block_the_other_tables_for_long(pipeline: Pipeline) -> None:
     pipeline.complete()
     pipeline.end(MERGED, REFUSED)
     pipeline.end(APPENDED)
@@ -312,7 +312,7 @@ def test_one_failure_does_not_hold_the_other_tables_for_long(pipeline: Pipeline)
     assert pipeline.blocked.failures == [], "people are told of nothing"
 
 
-def test_the_others_get_each_checkpoint_without_a_table_whose_hold_lasts(pipeline: Pipeline) -> None:
+def test_other_tables_get_each_checkpoint_while_the_hold_of_one_lasts(pipeline: Pipeline) -> None:
     pipeline.on_hold = (MERGED,)
     pipeline.complete()
     pipeline.end(APPENDED)
@@ -332,7 +332,7 @@ def test_the_others_get_each_checkpoint_without_a_table_whose_hold_lasts(pipelin
     assert pipeline.begun[-2:] == [(APPENDED, 5), (MERGED, 5)]
 
 
-def test_beyond_its_hold_all_wait(pipeline: Pipeline) -> None:
+def test_all_tables_wait_after_the_hold_of_one_has_ended(pipeline: Pipeline) -> None:
     pipeline.on_hold = (MERGED,)
     pipeline.complete()
     pipeline.end(APPENDED)
@@ -346,20 +346,22 @@ def test_beyond_its_hold_all_wait(pipeline: Pipeline) -> None:
 
 
 @pytest.mark.parametrize("error", [NotFoundError("Staged files are gone."), FencedError("A later attempt is live.")])
-def test_what_can_never_succeed_ends_the_attempt(pipeline: Pipeline, error: StreamPipelineError) -> None:
+def test_a_publication_that_can_never_succeed_ends_the_attempt(pipeline: Pipeline, error: StreamPipelineError) -> None:
     pipeline.complete()
     with pytest.raises(type(error)):
         pipeline.end(MERGED, error)
 
 
-def test_a_failure_in_an_attempt_that_was_fenced_is_none_of_the_table(pipeline: Pipeline) -> None:
+def test_a_failed_publication_in_a_fenced_attempt_does_not_count_for_the_table(pipeline: Pipeline) -> None:
     pipeline.complete()
     pipeline.is_live = False
     with pytest.raises(FencedError):
         pipeline.end(MERGED, NotFoundError("Staged files are gone."))
 
 
-def test_rows_that_may_be_deleted_soon_end_the_attempt_although_the_table_may_take_them_later(pipeline: Pipeline) -> None:
+def test_staged_rows_that_may_be_deleted_soon_end_the_attempt_although_the_table_may_accept_them_later(
+    pipeline: Pipeline,
+) -> None:
     pipeline.blocked.refuses_to_wait = UnsupportedTableError("A VACUUM may delete them.")
     pipeline.misfits = [UnsupportedTableError("The rows do not fit.")]
     pipeline.complete()
@@ -367,7 +369,7 @@ def test_rows_that_may_be_deleted_soon_end_the_attempt_although_the_table_may_ta
         pipeline.end("all", UnsupportedTableError("The rows do not fit."))
 
 
-def test_whoever_publishes_the_last_checkpoint_waits_for_what_is_under_way_and_nothing_else_begins(pipeline: Pipeline) -> None:
+def test_the_last_publication_waits_for_running_ones_and_no_other_begins(pipeline: Pipeline) -> None:
     pipeline.complete()
     pipeline.complete()
     left = [APPENDED, MERGED]
@@ -380,20 +382,22 @@ def test_whoever_publishes_the_last_checkpoint_waits_for_what_is_under_way_and_n
     assert len(pipeline.begun) == 2
 
 
-def test_an_attempt_goes_on_from_what_the_start_has_published(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_attempt_continues_after_the_checkpoint_that_its_start_has_published(monkeypatch: pytest.MonkeyPatch) -> None:
     pipeline = Pipeline(monkeypatch, begun_at=7)
     pipeline.look()
     assert (pipeline.begun, pipeline.publishing.shown) == ([], 7)
 
 
-def test_an_attempt_that_begins_with_a_table_that_refuses_knows_what_all_tables_show(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_attempt_that_begins_with_a_table_that_refuses_knows_the_checkpoint_of_all_tables(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     pipeline = Pipeline(monkeypatch, begun_at=7, shown=5, is_blocked=True)
     pipeline.blocked.due = True
     pipeline.look()
     assert (pipeline.begun, pipeline.publishing.shown) == ([("all", 7)], 5)
 
 
-def test_a_sink_that_somebody_else_publishes_is_left_to_them_and_is_not_waited_for(
+def test_a_sink_with_external_publication_is_not_published_and_not_waited_for(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def manifest(number: int) -> Manifest:

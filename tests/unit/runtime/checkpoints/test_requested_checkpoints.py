@@ -66,7 +66,7 @@ def test_the_driver_looks_at_the_home_at_intervals(site: Site) -> None:
     assert list(site.driver.open()) == [FIRST, SECOND]
 
 
-def test_one_checkpoint_answers_all_who_had_asked(site: Site) -> None:
+def test_one_checkpoint_answers_all_open_requests(site: Site) -> None:
     manifest = site.staged.checkpoint({HOURLY: [(1, "a"), (2, "b")]}, publish=Publish.EVERY_CHECKPOINT, request=FIRST.request)
     publish(site.files, by_policy=True)
     site.driver.completed([FIRST, SECOND], manifest)
@@ -76,7 +76,7 @@ def test_one_checkpoint_answers_all_who_had_asked(site: Site) -> None:
         assert (answer.sinks[HOURLY].version, answer.sinks[HOURLY].rows) == (1, 2)
 
 
-def test_rows_that_are_only_staged_have_no_version_nor_have_those_of_a_table_that_is_gone(site: Site) -> None:
+def test_an_answer_has_no_version_for_staged_rows_and_for_a_missing_table(site: Site) -> None:
     manifest = site.staged.checkpoint({HOURLY: [(1, "a")]}, publish=Publish.EXTERNAL)
     site.driver.completed([FIRST], manifest)
     path_of(site.staged.tables[HOURLY]).rename(path_of(site.staged.tables[HOURLY]).with_name("gone"))
@@ -92,7 +92,9 @@ def asks(site: Site, wanted: Wanted, target: str) -> CheckpointRequest:
 
 
 @pytest.mark.parametrize("place", ["taken", "warehouse/hourly/mine", "home/mine", "in/monday/mine"])
-def test_a_savepoint_that_cannot_be_is_refused_before_its_checkpoint_is_taken(site: Site, tmp_path: Path, place: str) -> None:
+def test_a_savepoint_at_an_invalid_place_is_refused_before_its_checkpoint_is_taken(
+    site: Site, tmp_path: Path, place: str
+) -> None:
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken/something").touch()
     others = places_of([site.staged.tables[HOURLY]], {InputName("rows"): (KnownFiles(path=f"file://{tmp_path}/in/*"),)})
@@ -109,9 +111,7 @@ def test_a_savepoint_that_cannot_be_is_refused_before_its_checkpoint_is_taken(si
         site.driver.check(asks(site, Wanted.STOP, str(tmp_path / place)))
 
 
-def test_a_request_that_is_about_to_be_answered_is_left_out_and_not_refused_for_what_is_copied_for_it(
-    site: Site, tmp_path: Path
-) -> None:
+def test_a_request_whose_savepoint_is_being_copied_is_neither_listed_as_open_nor_refused(site: Site, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/something").touch()
     request = asks(site, Wanted.SAVEPOINT, str(tmp_path / "mine"))
@@ -119,7 +119,7 @@ def test_a_request_that_is_about_to_be_answered_is_left_out_and_not_refused_for_
     assert site.requests.answer_of(request.request) is None
 
 
-def test_a_savepoint_that_was_begun_for_a_request_may_be_ended(site: Site, tmp_path: Path) -> None:
+def test_a_savepoint_that_was_begun_for_the_same_request_may_be_completed(site: Site, tmp_path: Path) -> None:
     request = asks(site, Wanted.SAVEPOINT, str(tmp_path / "mine"))
     manifest = site.staged.checkpoint({HOURLY: [(1, "a")]}, request=request.request)
     site.driver.save(request, manifest)
@@ -128,7 +128,7 @@ def test_a_savepoint_that_was_begun_for_a_request_may_be_ended(site: Site, tmp_p
         site.driver.check(asks(site, Wanted.STOP, str(tmp_path / "mine")))
 
 
-def test_a_stop_whose_savepoint_can_never_be_is_answered_and_bars_no_start(site: Site, tmp_path: Path) -> None:
+def test_a_stop_whose_savepoint_is_impossible_is_answered_and_blocks_no_start(site: Site, tmp_path: Path) -> None:
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken/something").touch()
     request = asks(site, Wanted.STOP, str(tmp_path / "taken"))
@@ -167,13 +167,13 @@ def test_a_failed_try_is_the_answer_without_its_secrets(site: Site) -> None:
     assert answer.error.evidence == {"stage": "***"}
 
 
-def test_where_only_publication_has_failed_the_checkpoint_is_the_answer(site: Site) -> None:
+def test_a_request_is_answered_with_its_checkpoint_although_the_publication_failed(site: Site) -> None:
     site.staged.checkpoint({HOURLY: [(1, "a")]}, request=FIRST.request)
     site.driver.failed([FIRST, SECOND], StorageError("The table's disk does not answer."))
     assert [answer and answer.checkpoint for answer in site.answers()] == [1, 1]
 
 
-def test_an_attempt_answers_what_the_one_before_has_completed_and_leaves_the_rest_open(site: Site) -> None:
+def test_an_attempt_answers_requests_that_the_previous_one_completed_and_leaves_the_others_open(site: Site) -> None:
     manifest = site.staged.checkpoint({HOURLY: [(1, "a")]}, request=FIRST.request)
     site.start().resume(manifest)
     assert [answer and answer.checkpoint for answer in site.answers()] == [1, None]
@@ -196,7 +196,7 @@ class Away(MemoryFiles):
         raise StorageError("The disk is away.")
 
 
-def test_a_home_that_does_not_answer_ends_no_attempt(site: Site) -> None:
+def test_a_home_that_does_not_respond_does_not_end_the_attempt(site: Site) -> None:
     manifest = site.staged.checkpoint({HOURLY: [(1, "a")]})
     driver = RequestedCheckpoints(Away(), AttemptNumber(1), masking([]))
     assert list(driver.open()) == []
@@ -210,7 +210,7 @@ def test_requests_that_cannot_be_read_are_an_error_for_a_caller_that_needs_all(s
         RequestedCheckpoints(Away(), AttemptNumber(1), masking([])).unanswered()
 
 
-def test_a_fenced_attempt_turns_down_checkpoints_and_no_stop(site: Site) -> None:
+def test_a_fenced_attempt_rejects_requests_for_checkpoints_but_no_stop(site: Site) -> None:
     stop = asks(site, Wanted.STOP, "")
     Attempts(site.files).create(attempt(2))
     with pytest.raises(FencedError):
@@ -219,7 +219,7 @@ def test_a_fenced_attempt_turns_down_checkpoints_and_no_stop(site: Site) -> None
     assert (site.requests.answer_of(stop.request), site.answers()[0] is None) == (None, False)
 
 
-def test_a_stop_that_comes_late_is_left_to_the_attempt_that_has_begun_since(site: Site, tmp_path: Path) -> None:
+def test_a_late_stop_is_left_to_the_attempt_that_has_begun_since(site: Site, tmp_path: Path) -> None:
     first = asks(site, Wanted.STOP, str(tmp_path / "mine"))
     late = first.model_copy(update={"request": RequestId("stop-late")})
     create_document(site.files, f"requests/{late.request}.json", late)
@@ -248,10 +248,8 @@ def test_a_directory_in_which_another_savepoint_was_begun_is_refused_before_its_
         site.driver.check(mine)
 
 
-@pytest.mark.parametrize("target", ["mine", None], ids=["named", "in the home"])
-def test_after_an_export_that_has_failed_the_same_directory_may_be_named_by_another_request(
-    site: Site, tmp_path: Path, target: str | None
-) -> None:
+@pytest.mark.parametrize("target", ["mine", None], ids=["a named directory", "a directory in the home"])
+def test_another_request_may_use_the_directory_of_a_failed_export(site: Site, tmp_path: Path, target: str | None) -> None:
     manifest = site.staged.checkpoint({HOURLY: [(1, "a")]})
     first = asks(site, Wanted.SAVEPOINT, str(tmp_path / target) if target else "")
     directory = tmp_path / "mine" if target else tmp_path / f"home/savepoints/{first.request}"
@@ -272,7 +270,7 @@ def test_after_an_export_that_has_failed_the_same_directory_may_be_named_by_anot
 
 
 @pytest.mark.parametrize("wanted", [Wanted.SAVEPOINT, Wanted.STOP])
-def test_a_directory_that_was_away_when_an_export_had_failed_may_be_named_by_another_request(
+def test_another_request_may_use_a_directory_that_was_unavailable_when_an_export_failed(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: Wanted
 ) -> None:
     manifest = site.staged.checkpoint({HOURLY: [(1, "a")]})
@@ -295,7 +293,7 @@ def test_a_directory_that_was_away_when_an_export_had_failed_may_be_named_by_ano
     assert verify(open_files(str(tmp_path / "mine"))).request == second.request
 
 
-def test_what_was_begun_for_a_request_without_an_answer_or_in_another_home_is_not_deleted(site: Site, tmp_path: Path) -> None:
+def test_an_unfinished_savepoint_of_an_open_request_or_another_home_is_not_deleted(site: Site, tmp_path: Path) -> None:
     manifest = site.staged.checkpoint({HOURLY: [(1, "a")]})
     first = asks(site, Wanted.SAVEPOINT, str(tmp_path / "mine"))
     site.driver.save(first, manifest)
@@ -316,7 +314,7 @@ def test_what_was_begun_for_a_request_without_an_answer_or_in_another_home_is_no
     assert not begun.exists()
 
 
-def test_what_an_export_has_not_begun_itself_stays(site: Site, tmp_path: Path) -> None:
+def test_an_export_deletes_no_savepoint_that_it_has_not_begun(site: Site, tmp_path: Path) -> None:
     manifest = site.staged.checkpoint({HOURLY: [(1, "a")]})
     theirs = asks(site, Wanted.SAVEPOINT, str(tmp_path / "theirs"))
     site.driver.save(theirs, manifest)
@@ -329,7 +327,7 @@ def test_what_an_export_has_not_begun_itself_stays(site: Site, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("whole", [True, False])
-def test_a_savepoint_that_was_begun_with_an_earlier_checkpoint_is_ended_with_that_one(
+def test_a_savepoint_that_was_begun_with_an_earlier_checkpoint_is_completed_with_that_checkpoint(
     site: Site, tmp_path: Path, *, whole: bool
 ) -> None:
     first = site.staged.checkpoint({HOURLY: [(1, "a")]})
@@ -358,7 +356,7 @@ def test_a_savepoint_that_was_begun_from_another_home_answers_no_request(site: S
     assert site.requests.answer_of(request.request) is None
 
 
-def test_who_has_asked_before_a_stop_gets_its_checkpoint_and_who_came_later_is_turned_down(site: Site, tmp_path: Path) -> None:
+def test_requests_before_a_stop_get_its_checkpoint_and_later_requests_are_rejected(site: Site, tmp_path: Path) -> None:
     stop = asks(site, Wanted.STOP, str(tmp_path / "stopped"))
     manifest = site.staged.checkpoint({HOURLY: [(1, "a")]}, request=stop.request)
 
@@ -383,8 +381,10 @@ def test_who_has_asked_before_a_stop_gets_its_checkpoint_and_who_came_later_is_t
     assert not (tmp_path / "after").exists()
 
 
-@pytest.mark.parametrize("in_flight", [["x.parquet"], []], ids=["rows in flight", "none"])
-def test_a_savepoint_that_was_begun_before_a_fresh_start_is_ended_as_it_was_begun(tmp_path: Path, in_flight: list[str]) -> None:
+@pytest.mark.parametrize("in_flight", [["x.parquet"], []], ids=["rows in flight", "no rows in flight"])
+def test_a_savepoint_that_was_begun_before_a_fresh_start_is_completed_with_its_own_checkpoint(
+    tmp_path: Path, in_flight: list[str]
+) -> None:
     """The sweep after the first checkpoint of the new incarnation comes before the open requests are answered."""
     site = SavepointSite(tmp_path)
     request = CheckpointRequest(request=RequestId("savepoint-mine"), requested_at=NOW, wanted=Wanted.SAVEPOINT)

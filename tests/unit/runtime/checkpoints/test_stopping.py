@@ -105,7 +105,7 @@ def test_each_step_of_a_stop_is_done_once_in_order_and_shown(drain: bool) -> Non
 
 
 @pytest.mark.parametrize("drain", [False, True])
-def test_a_blocked_publication_keeps_no_stop_from_its_end_but_a_drain_after_which_nothing_publishes(drain: bool) -> None:
+def test_a_stop_can_end_with_a_blocked_publication_and_a_drain_cannot(drain: bool) -> None:
     world = World(drain=drain)
     world.run()
     assert world.may_be_blocked is not drain
@@ -124,7 +124,9 @@ def test_all_requests_get_the_checkpoint_of_the_stop_but_another_stop_gets_an_er
 
 @pytest.mark.parametrize("step", ["check", "quiesce", "checkpoint"])
 @pytest.mark.parametrize("error", [AWAY, DeadlineExceededError("Not in time."), RejectedError("It is taken."), NOT_PACKED])
-def test_what_fails_before_the_checkpoint_is_answered_and_the_pipeline_runs_on(step: str, error: StreamPipelineError) -> None:
+def test_a_stop_that_fails_before_its_checkpoint_is_answered_and_the_pipeline_runs_on(
+    step: str, error: StreamPipelineError
+) -> None:
     world = World(fails={step: error})
     assert world.run() is None
     assert world.answers == {world.request.request: type(error).__name__}
@@ -135,7 +137,9 @@ def test_what_fails_before_the_checkpoint_is_answered_and_the_pipeline_runs_on(s
     ("step", "error"),
     [("flush", AWAY), ("flush", InterruptedRunError("Its code fails.")), ("checkpoint", AWAY), ("checkpoint", NOT_PACKED)],
 )
-def test_what_fails_once_rows_are_flushed_is_answered_and_needs_a_restart(step: str, error: StreamPipelineError) -> None:
+def test_a_drain_that_fails_after_rows_were_flushed_is_answered_and_needs_a_restart(
+    step: str, error: StreamPipelineError
+) -> None:
     world = World(drain=True, fails={step: error})
     with pytest.raises(InterruptedRunError, match=r"drain for stop-a has failed"):
         world.run()
@@ -145,7 +149,7 @@ def test_what_fails_once_rows_are_flushed_is_answered_and_needs_a_restart(step: 
 
 @pytest.mark.parametrize("drain", [False, True])
 @pytest.mark.parametrize("step", ["save", "publish", "answer"])
-def test_what_fails_after_the_checkpoint_is_left_open_for_the_next_attempt(step: str, *, drain: bool) -> None:
+def test_a_stop_that_fails_after_its_checkpoint_is_left_open_for_the_next_attempt(step: str, *, drain: bool) -> None:
     world = World(drain=drain, fails={step: AWAY})
     with pytest.raises(IncompleteError) as raised:
         world.run()
@@ -160,7 +164,7 @@ def test_what_fails_after_the_checkpoint_is_left_open_for_the_next_attempt(step:
 @pytest.mark.parametrize(
     "error", [FencedError("Another is live."), RunCancelledError("Cancelled."), InterruptedRunError("A stage fails.")]
 )
-def test_an_attempt_that_ends_for_another_reason_leaves_the_request_to_the_next_one(
+def test_an_attempt_that_ends_for_another_reason_leaves_the_stop_to_the_next_attempt(
     step: str, error: StreamPipelineError
 ) -> None:
     world = World(fails={step: error})

@@ -121,14 +121,14 @@ def test_a_retained_checkpoint_keeps_the_files_that_are_in_flight_in_it(tmp_path
     assert passed.batches()[0] >= first - 1, "a segment goes as a whole"
 
 
-def test_what_a_batch_that_failed_has_left_goes_with_the_checkpoint_that_holds_its_next_try(passed: Passed) -> None:
+def test_files_of_a_failed_batch_are_deleted_with_the_checkpoint_that_has_its_next_try(passed: Passed) -> None:
     for k in range(1, 5):
         left = passed.stage(2 * k, dies=True)
         passed.complete(k)
         assert not left.exists(), k
 
 
-def test_what_an_attempt_had_staged_far_past_the_checkpoint_that_is_gone_back_to_goes_in_the_end(passed: Passed) -> None:
+def test_files_that_an_attempt_had_staged_far_past_the_restored_checkpoint_are_deleted_in_the_end(passed: Passed) -> None:
     ahead = [passed.stage(batch, dies=True) for batch in range(3, 10)]
     for k in range(1, 7):
         passed.complete(k)
@@ -136,7 +136,7 @@ def test_what_an_attempt_had_staged_far_past_the_checkpoint_that_is_gone_back_to
     assert passed.batches()[0] >= 7
 
 
-def test_the_checkpoints_and_the_state_of_a_closed_incarnation_go_with_the_first_checkpoint_of_the_next_one(
+def test_the_first_checkpoint_of_an_incarnation_deletes_checkpoints_and_state_of_the_closed_one(
     passed: Passed,
 ) -> None:
     before: dict[str, Any] = {"incarnation": IncarnationId("before")}
@@ -152,7 +152,7 @@ def test_the_checkpoints_and_the_state_of_a_closed_incarnation_go_with_the_first
     assert passed.home.names("state/passed") == ["4-1-1"]
 
 
-def test_a_checkpoint_whose_savepoint_is_still_to_be_made_keeps_the_rows_that_were_not_public_then(passed: Passed) -> None:
+def test_a_checkpoint_with_a_pending_savepoint_keeps_the_rows_that_were_not_public(passed: Passed) -> None:
     """An upsert's files are in a channel and are deleted after their merge. The savepoint contains them also if they are merged by then."""
     request = request_id("somebody", Wanted.SAVEPOINT)
     create_document(

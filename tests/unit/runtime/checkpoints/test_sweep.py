@@ -81,7 +81,7 @@ def stage(tmp_path: Path) -> Swept:
     return Swept(tmp_path)
 
 
-def test_what_the_log_does_not_name_is_an_orphan_and_goes(stage: Swept) -> None:
+def test_a_file_that_the_log_does_not_name_is_an_orphan_and_is_deleted(stage: Swept) -> None:
     left, named = stage.write(0, dies=True), stage.write(0)
     assert stage.swept() == [left]
     assert [named.exists(), left.exists()] == [True, False]
@@ -95,14 +95,14 @@ def test_a_file_of_a_batch_after_the_checkpoint_is_no_orphan(stage: Swept) -> No
     assert stage.swept(last=1) == [under_way]
 
 
-def test_files_of_others_are_no_orphans(stage: Swept) -> None:
+def test_files_of_other_writers_are_no_orphans(stage: Swept) -> None:
     stage.write(0)
     for name in ("part-0.parquet", "fedcba9876543210-0-part-0.parquet", f"{PREFIX}part-without-a-batch.parquet"):
         (stage.table / name).write_bytes(b"rows")
     assert stage.orphans() == []
 
 
-def test_folding_makes_no_orphan_of_a_named_file_and_hides_no_other(stage: Swept) -> None:
+def test_a_fold_of_the_log_neither_makes_nor_hides_an_orphan(stage: Swept) -> None:
     for batch in range(6):
         stage.write(batch)
     left = stage.write(1, dies=True)
@@ -124,7 +124,7 @@ def test_a_file_of_a_forgotten_batch_is_never_deleted(stage: Swept) -> None:
 
 
 @pytest.mark.parametrize(("needed_from", "gone"), [(None, 2), (0, 0), (1, 1), (7, 2)])
-def test_in_a_directory_of_our_own_a_forgotten_batch_leaves_what_a_checkpoint_needs(
+def test_files_of_a_forgotten_batch_in_the_home_stay_if_a_checkpoint_needs_them(
     stage: Swept, needed_from: BatchId | None, gone: int
 ) -> None:
     """Files in this directory are never public, and only the sweep deletes them."""
@@ -137,7 +137,7 @@ def test_in_a_directory_of_our_own_a_forgotten_batch_leaves_what_a_checkpoint_ne
     assert stage.swept(needed_from=needed_from) == staged_files[:gone]
 
 
-def test_what_only_a_checkpoint_names_is_no_orphan(stage: Swept) -> None:
+def test_a_file_that_only_a_checkpoint_names_is_no_orphan(stage: Swept) -> None:
     """Packed files carry the name of the last batch, which did not stage them."""
     stage.write(0)
     packed = stage.write(0, dies=True)
@@ -158,7 +158,7 @@ def paths(store: CheckpointStore, manifest: Manifest, since: int = 0) -> int | N
     return None if named.paths is None else len(named.paths)
 
 
-def test_checkpoints_are_asked_as_far_back_as_the_log_remembers_and_what_one_cannot_tell_counts_as_named(tmp_path: Path) -> None:
+def test_files_of_checkpoints_that_the_log_remembers_are_named_and_an_unreadable_one_names_every_file(tmp_path: Path) -> None:
     pipeline = StagedPipeline(MemoryFiles(), tmp_path)
     pipeline.make_table()
     manifests = [pipeline.checkpoint({HOURLY: [(batch, "monday")]}, **cut_at(batch)) for batch in (2, 4, 6)]
@@ -167,7 +167,7 @@ def test_checkpoints_are_asked_as_far_back_as_the_log_remembers_and_what_one_can
     assert [paths(pipeline.store, manifests[-1], since) for since in (3, 2)] == [2, None]
 
 
-def test_a_checkpoint_that_was_a_savepoint_names_no_files(tmp_path: Path) -> None:
+def test_the_checkpoint_of_a_restored_savepoint_names_no_files(tmp_path: Path) -> None:
     pipeline = StagedPipeline(MemoryFiles(), tmp_path)
     pipeline.make_table()
     pipeline.checkpoint({}, **cut_at(2))
@@ -175,7 +175,7 @@ def test_a_checkpoint_that_was_a_savepoint_names_no_files(tmp_path: Path) -> Non
     assert paths(pipeline.store, manifest) == 1
 
 
-def test_a_corrupt_checkpoint_counts_as_naming_every_file_only_where_another_one_continues_it(tmp_path: Path) -> None:
+def test_a_corrupt_checkpoint_counts_as_naming_every_file_only_if_another_checkpoint_continues_it(tmp_path: Path) -> None:
     pipeline = StagedPipeline(MemoryFiles(), tmp_path)
     pipeline.make_table()
     first, _, third = (pipeline.checkpoint({HOURLY: [(batch, "monday")]}, **cut_at(batch)) for batch in (2, 4, 6))
@@ -184,7 +184,7 @@ def test_a_corrupt_checkpoint_counts_as_naming_every_file_only_where_another_one
     assert paths(pipeline.store, third.model_copy(update={"parent": first.checkpoint})) == 2
 
 
-def test_of_abandoned_attempts_everything_goes_and_of_what_the_live_one_goes_on_with_nothing() -> None:
+def test_all_files_of_abandoned_attempts_are_deleted_and_none_that_the_live_one_uses() -> None:
     files = MemoryFiles()
     one, two = (work_path(new_work_directory_id()) for _ in range(2))
     files.create("work/driver.lock", b"")
@@ -204,7 +204,7 @@ def test_of_abandoned_attempts_everything_goes_and_of_what_the_live_one_goes_on_
 
 @pytest.mark.parametrize("place", ["work", "channels", "tombstones"])
 @pytest.mark.parametrize("marker", ["pipeline.json", "savepoint.json", "exporting.json", "_delta_log/0.json"])
-def test_an_abandoned_directory_with_another_thing_in_it_stays(place: str, marker: str) -> None:
+def test_an_abandoned_directory_with_a_home_savepoint_or_table_inside_stays(place: str, marker: str) -> None:
     files, live = MemoryFiles(), attempt(1)
     Attempts(files).create(live)
     own, theirs = (f"{place}/{new_work_directory_id()}" for _ in range(2))
@@ -215,7 +215,7 @@ def test_an_abandoned_directory_with_another_thing_in_it_stays(place: str, marke
 
 
 @pytest.mark.parametrize("place", ["channels", "tombstones"])
-def test_a_directory_of_somebody_else_between_abandoned_tables_stays(place: str) -> None:
+def test_a_foreign_directory_between_abandoned_tables_stays(place: str) -> None:
     files, live, closed = MemoryFiles(), attempt(1), str(new_incarnation_id())
     Attempts(files).create(live)
     theirs = [f"{place}/mine/notes.txt", f"{place}/{closed}/mine/notes.txt", f"{place}/{closed}/notes.txt"]

@@ -40,7 +40,7 @@ def test_a_cancel_is_raised_at_the_next_check_with_its_reason(owners: AttemptLea
     assert error.evidence == {"attempt": 1, "owner": owner}
 
 
-def test_a_process_that_leaves_in_time_is_not_ended(owners: AttemptLease) -> None:
+def test_a_process_that_ends_in_time_is_not_killed(owners: AttemptLease) -> None:
     ended = threading.Event()
     owners.cancel(owners.take("a task").owner, "its task was cleared")
     with Cancellation(owners, interval_s=0.01, patience_s=60.0, end=ended.set) as cancellation:
@@ -48,14 +48,14 @@ def test_a_process_that_leaves_in_time_is_not_ended(owners: AttemptLease) -> Non
     assert not ended.is_set()
 
 
-def test_a_process_that_comes_to_no_check_is_ended(owners: AttemptLease) -> None:
+def test_a_process_that_never_reaches_a_check_is_killed(owners: AttemptLease) -> None:
     ended = threading.Event()
     owners.cancel(owners.take("a task").owner, "its task was cleared")
     with Cancellation(owners, interval_s=0.01, patience_s=0.01, end=ended.set):
         assert ended.wait(DEADLINE_S)
 
 
-def test_a_home_that_cannot_be_read_for_a_while_cancels_nothing(owners: AttemptLease, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_home_that_is_unreadable_for_a_while_cancels_nothing(owners: AttemptLease, monkeypatch: pytest.MonkeyPatch) -> None:
     owner = owners.take("a task").owner
     away = threading.Event()
 
@@ -72,7 +72,7 @@ def test_a_home_that_cannot_be_read_for_a_while_cancels_nothing(owners: AttemptL
         until_cancelled(cancellation)
 
 
-def test_a_cancel_from_before_is_raised_by_the_first_check(owners: AttemptLease) -> None:
+def test_an_earlier_cancel_is_raised_by_the_first_check(owners: AttemptLease) -> None:
     owners.cancel(owners.take("a task").owner, "its task was cleared")
     with Cancellation(owners, interval_s=3_600.0) as cancellation, pytest.raises(RunCancelledError, match="its task was cleared"):
         cancellation.check()

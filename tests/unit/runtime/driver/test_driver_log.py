@@ -32,7 +32,7 @@ def fail(path: Path, secret: str) -> None:
         raise ValueError(f"no login with {secret}")
 
 
-def test_what_ends_the_attempt_is_in_it_without_its_secrets(tmp_path: Path) -> None:
+def test_the_driver_log_has_the_error_that_ended_the_attempt_without_secrets(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="login"):
         fail(tmp_path / "1.log", 'p"ässwörd')
     said, ended = lines(tmp_path / "1.log")
@@ -50,7 +50,7 @@ def test_the_driver_log_is_rotated_and_bounded(tmp_path: Path) -> None:
     assert lines(tmp_path / "1.log")[-1]["message"] == "batch 999"
 
 
-def test_what_a_process_prints_goes_on_in_a_file_that_was_emptied(tmp_path: Path) -> None:
+def test_a_process_continues_to_print_into_a_file_that_was_emptied(tmp_path: Path) -> None:
     path, away = tmp_path / "spark.log", tmp_path / "never.out"
     with path.open("ab", buffering=0) as printing:
         printing.write(b"first\n" * 10)
@@ -63,7 +63,7 @@ def test_what_a_process_prints_goes_on_in_a_file_that_was_emptied(tmp_path: Path
     assert not away.exists()
 
 
-def test_outputs_are_looked_at_while_the_context_is_open(tmp_path: Path) -> None:
+def test_output_files_are_bounded_while_the_context_is_open(tmp_path: Path) -> None:
     path, emptied = tmp_path / "spark.log", tmp_path / "spark.log.1"
     path.write_bytes(b"x" * 11)
     end_s = time.monotonic() + 10.0
@@ -73,14 +73,14 @@ def test_outputs_are_looked_at_while_the_context_is_open(tmp_path: Path) -> None
     assert emptied.read_bytes() == b"x" * 11
 
 
-def test_a_full_disk_takes_no_line_and_prints_no_traceback(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_log_on_a_full_disk_loses_its_lines_without_a_traceback(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "1.log").symlink_to("/dev/full")
     with driver_log(tmp_path / "1.log", unmasked):
         LOG.info("attempt %d begins", 1)
     assert capsys.readouterr().err == ""
 
 
-def test_a_log_that_cannot_be_opened_is_an_error_of_the_storage(tmp_path: Path) -> None:
+def test_a_log_that_cannot_be_opened_is_a_storage_error(tmp_path: Path) -> None:
     (tmp_path / "1.log").mkdir()
     with pytest.raises(StorageError, match=r"1\.log"):
         fail(tmp_path / "1.log", "secret")

@@ -104,7 +104,7 @@ def watched(tmp_path: Path) -> Watched:
     return Watched(tmp_path)
 
 
-def test_every_batch_is_counted_once_however_often_somebody_looks(watched: Watched) -> None:
+def test_every_batch_is_counted_once_however_often_the_query_is_read(watched: Watched) -> None:
     query = Query()
     watched.look(query)
     for number in range(4):
@@ -115,7 +115,7 @@ def test_every_batch_is_counted_once_however_often_somebody_looks(watched: Watch
     assert (watched.stage.rows_in, watched.stage.batch) == (40, 3)
 
 
-def test_a_query_that_starts_again_goes_on_with_the_count(watched: Watched) -> None:
+def test_a_query_that_starts_again_continues_the_count(watched: Watched) -> None:
     first, second = Query("first"), Query("second")
     first.batch(0)
     watched.look(first)
@@ -125,7 +125,7 @@ def test_a_query_that_starts_again_goes_on_with_the_count(watched: Watched) -> N
     assert watched.stage.rows_in == 30
 
 
-def test_a_report_tells_the_rate_the_watermark_and_all_late_rows_so_far(watched: Watched) -> None:
+def test_the_status_has_the_rate_the_watermark_and_all_late_rows_so_far(watched: Watched) -> None:
     query = Query()
     query.batch(0)
     query.reports[-1] |= {
@@ -163,7 +163,7 @@ def test_a_stage_is_busy_for_the_share_of_time_in_which_it_processes_rows(
     assert watched.stage.busy == busy
 
 
-def test_a_report_without_rows_hides_the_batch_of_the_same_number_not(watched: Watched) -> None:
+def test_an_idle_report_does_not_hide_the_batch_of_the_same_number(watched: Watched) -> None:
     query = Query()
     query.batch(0)
     query.idle(1)
@@ -173,7 +173,7 @@ def test_a_report_without_rows_hides_the_batch_of_the_same_number_not(watched: W
     assert watched.stage.rows_in == 17
 
 
-def test_a_batch_between_a_report_without_one_and_the_next_batch_is_counted(watched: Watched) -> None:
+def test_a_batch_between_an_idle_report_and_the_next_batch_is_counted(watched: Watched) -> None:
     query = Query()
     query.idle(0)
     watched.look(query)
@@ -183,7 +183,7 @@ def test_a_batch_between_a_report_without_one_and_the_next_batch_is_counted(watc
     assert watched.stage.rows_in == 12
 
 
-def test_what_is_remembered_does_not_grow_with_the_batches(watched: Watched) -> None:
+def test_the_memory_of_the_heartbeat_does_not_grow_with_the_batches(watched: Watched) -> None:
     query = Query()
     query.batch(0)
     watched.look(query)
@@ -201,7 +201,7 @@ def remembered(heartbeat: Heartbeat) -> int:
     return sum(len(repr(value)) for name, value in vars(heartbeat).items() if name != "_status")
 
 
-def test_a_stage_that_runs_for_weeks_logs_a_line_a_minute(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_stage_that_runs_for_weeks_logs_one_line_a_minute(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "spark_jobs")
     query = Query()
     for number in range(1_000):
@@ -214,7 +214,7 @@ def test_a_stage_that_runs_for_weeks_logs_a_line_a_minute(watched: Watched, capl
     assert len(lines) == 20 + (1_000 - 20) // 60
 
 
-def test_a_stage_that_starts_again_says_why_without_secrets_until_it_runs(watched: Watched) -> None:
+def test_a_stage_that_starts_again_shows_the_reason_without_secrets_until_it_runs(watched: Watched) -> None:
     watched.heartbeat.restarting(HOURLY, ValueError("no login with hunter-twelve"))
     watched.heartbeat.restarting(HOURLY, StorageError("The disk is away.", remedy="Bring it back."))
     assert (watched.stage.state, watched.stage.restarts) == (StageState.RESTARTING, 2)
@@ -227,7 +227,7 @@ def test_a_stage_that_starts_again_says_why_without_secrets_until_it_runs(watche
     assert running.restarts == 3
 
 
-def test_a_stage_that_has_failed_for_good_says_why_without_secrets(watched: Watched) -> None:
+def test_a_stage_that_has_failed_for_good_shows_the_reason_without_secrets(watched: Watched) -> None:
     watched.heartbeat.failed(HOURLY, ValueError("no login with hunter-twelve"))
     assert (watched.stage.state, watched.stage.reason) == (StageState.FAILED, "ValueError: no login with ***")
 

@@ -92,9 +92,7 @@ def test_the_last_values_of_a_run_that_is_shorter_than_the_interval_are_exported
         assert {each["service.name"] for each in found.resources} == {"flights"}
 
 
-def test_while_a_store_fails_each_collection_asks_it_once_for_each_document(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_collection_reads_each_document_of_a_failing_store_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = {"manifest": 0, "pipeline": 0}
 
     def failing(name: str) -> Callable[..., None]:
@@ -141,7 +139,7 @@ def test_the_end_of_a_run_does_not_wait_for_a_receiver_that_hangs(tmp_path: Path
             thread.join()
 
 
-def test_an_exporter_that_hangs_when_it_is_made_delays_neither_begin_nor_end(
+def test_an_exporter_that_hangs_when_it_is_made_delays_neither_start_nor_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     goes_on, ended = Event(), Event()
@@ -166,7 +164,7 @@ def test_an_exporter_that_hangs_when_it_is_made_delays_neither_begin_nor_end(
         thread.join()
 
 
-def test_a_receiver_that_refuses_everything_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_receiver_that_refuses_everything_does_not_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with receiver(lambda: 400) as found:
         set_environment(monkeypatch, found.environment)
         with MetricsExport(home_with_a_checkpoint(tmp_path).files) as export:
@@ -191,7 +189,7 @@ def test_a_missing_exporter_is_logged_once_and_the_run_goes_on(
     assert "carrier_pigeon" in caplog.messages[1]
 
 
-def test_without_configuration_nothing_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_export_begins_without_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics_export, "run_in_background", None)
     with MetricsExport(home_with_a_checkpoint(tmp_path).files, {}) as export:
         export.begin(a_status)

@@ -33,7 +33,7 @@ def say(home: DividedHome, text: str) -> None:
         file.write(text)
 
 
-def test_what_was_said_is_shown_while_the_driver_runs_and_once_more_at_its_end(home: DividedHome, store: MemoryFiles) -> None:
+def test_logs_are_shown_while_the_driver_runs_and_once_more_at_its_end(home: DividedHome, store: MemoryFiles) -> None:
     with shown(home, LOG, "logs/driver-1.out", interval_s=0.02):
         say(home, "begins\n")
         deadline_s = time.monotonic() + 30
@@ -45,7 +45,7 @@ def test_what_was_said_is_shown_while_the_driver_runs_and_once_more_at_its_end(h
     assert store.contents == {LOG: b"begins\nends\n"}
 
 
-def test_of_a_long_log_the_last_whole_lines_are_shown(home: DividedHome, store: MemoryFiles) -> None:
+def test_the_last_complete_lines_of_a_long_log_are_shown(home: DividedHome, store: MemoryFiles) -> None:
     with shown(home, LOG):
         say(home, "".join(f"{number:09d}\n" for number in range(100_000)))
     first, *_, last = store.contents[LOG].splitlines()
@@ -60,7 +60,7 @@ def test_the_settings_of_a_store_show_no_secret(home: DividedHome, store: Memory
     assert store.contents == {LOG: b"the password is ***\n"}
 
 
-def test_what_has_not_changed_is_not_written_again(home: DividedHome, store: MemoryFiles) -> None:
+def test_an_unchanged_log_is_not_written_again(home: DividedHome, store: MemoryFiles) -> None:
     with shown(home, LOG, interval_s=0.01):
         say(home, "begins\n")
         time.sleep(0.2)
@@ -69,7 +69,7 @@ def test_what_has_not_changed_is_not_written_again(home: DividedHome, store: Mem
     assert store.contents == {}
 
 
-def test_a_store_that_is_away_ends_nothing(home: DividedHome, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unavailable_store_does_not_end_the_run(home: DividedHome, caplog: pytest.LogCaptureFixture) -> None:
     class Away(MemoryFiles):
         def replace(self, path: str, data: bytes) -> None:
             raise StorageError("the store is away")
@@ -79,7 +79,7 @@ def test_a_store_that_is_away_ends_nothing(home: DividedHome, caplog: pytest.Log
     assert "the store is away" in caplog.text
 
 
-def test_a_home_that_is_a_directory_shows_itself(tmp_path: Path) -> None:
+def test_logs_of_a_home_that_is_a_directory_are_not_copied(tmp_path: Path) -> None:
     files = LocalFiles(tmp_path)
     with shown(files, LOG, interval_s=0.01):
         files.create(LOG, b"begins\n")

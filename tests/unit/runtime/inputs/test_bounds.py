@@ -37,7 +37,7 @@ def offset(version: int, index: int = -1, *, snapshot: bool = False) -> str:
         (offset(6, 0, snapshot=True), True),
     ],
 )
-def test_a_delta_batch_may_end_at_the_pinned_version_and_no_further(line: str, exceeded: bool) -> None:
+def test_a_delta_batch_may_end_at_the_pinned_version_and_not_later(line: str, exceeded: bool) -> None:
     assert BOUND.exceeded(None, line) is exceeded
 
 
@@ -45,7 +45,7 @@ def test_a_delta_batch_may_end_at_the_pinned_version_and_no_further(line: str, e
     ("line", "reached"),
     [(None, False), (NO_OFFSET, False), (offset(5, 7), False), (offset(5, 7, snapshot=True), False), (offset(6), True)],
 )
-def test_only_the_offset_behind_the_pinned_version_says_that_all_is_read(line: str | None, reached: bool) -> None:
+def test_only_an_offset_behind_the_pinned_version_means_that_everything_is_read(line: str | None, reached: bool) -> None:
     assert BOUND.reached(line) is reached
 
 
@@ -97,7 +97,7 @@ def test_a_file_that_arrived_later_exceeds_the_end(tmp_path: Path) -> None:
     assert not source.bound.exceeded(None, log_line(0))
 
 
-def test_a_cut_back_file_batch_keeps_what_is_pinned_and_takes_the_rest(tmp_path: Path) -> None:
+def test_a_cut_back_file_batch_keeps_its_pinned_files_and_takes_the_remaining_ones(tmp_path: Path) -> None:
     source = Source(tmp_path, [["a"], ["late", "b"]], ["a", "b", "c"])
     line = source.bound.cut_back(log_line(0), log_line(1))
     assert not source.bound.exceeded(log_line(0), line)
@@ -105,14 +105,14 @@ def test_a_cut_back_file_batch_keeps_what_is_pinned_and_takes_the_rest(tmp_path:
     assert source.paths(-1, 1) == ["a", "b", "c"]
 
 
-def test_a_cut_back_file_batch_keeps_to_the_files_per_batch(tmp_path: Path) -> None:
+def test_a_cut_back_file_batch_respects_the_limit_of_files_per_batch(tmp_path: Path) -> None:
     source = Source(tmp_path, [["late"]], ["a", "b", "c"], per_batch=2)
     line = source.bound.cut_back(None, log_line(0))
     assert source.paths(-1, 0) == ["a", "b"]
     assert not source.bound.reached(line)
 
 
-def test_a_compact_entry_keeps_what_it_repeats(tmp_path: Path) -> None:
+def test_a_cut_back_compact_entry_keeps_the_files_of_earlier_batches(tmp_path: Path) -> None:
     batches = [[f"f{n}"] for n in range(9)] + [["late", "f9"]]
     source = Source(tmp_path, batches, [f"f{n}" for n in range(10)])
     for n in range(9):
@@ -121,7 +121,7 @@ def test_a_compact_entry_keeps_what_it_repeats(tmp_path: Path) -> None:
     assert source.paths(-1, 9) == [f"f{n}" for n in range(10)]
 
 
-def test_cutting_back_twice_is_cutting_back_once(tmp_path: Path) -> None:
+def test_cutting_back_twice_has_the_same_result_as_once(tmp_path: Path) -> None:
     source = Source(tmp_path, [["late"], ["b"], ["late too"]], ["a", "b"])
     source.bound.cut_back(None, log_line(2))
     first = {path.name: path.read_text() for path in (tmp_path / "sources/0").iterdir()}
@@ -133,7 +133,7 @@ def test_a_delta_offset_is_written_as_spark_writes_it() -> None:
     assert json.loads(delta_offset("id", 6)) == json.loads(offset(6))
 
 
-def test_a_pinned_file_that_spark_passes_over_gets_a_batch_of_its_own(tmp_path: Path) -> None:
+def test_a_pinned_file_that_spark_passes_over_gets_its_own_batch(tmp_path: Path) -> None:
     source = Source(tmp_path, [["a"], ["b"]], ["a", "old", "b", "older"], per_batch=1)
     line = source.bound.passed_over(log_line(1))
     assert line == log_line(2)
@@ -150,7 +150,7 @@ def test_planning_passed_over_files_repeats_after_a_crash_before_the_plan_was_wr
     assert source.paths(0, 1) == ["old"]
 
 
-def test_a_batch_of_passed_over_files_can_be_a_compact_one(tmp_path: Path) -> None:
+def test_a_batch_of_passed_over_files_can_be_a_compact_entry(tmp_path: Path) -> None:
     source = Source(tmp_path, [[f"f{n}"] for n in range(9)], [*(f"f{n}" for n in range(9)), "old"])
     assert source.bound.passed_over(log_line(8)) == log_line(9)
     for n in range(9):
@@ -158,7 +158,7 @@ def test_a_batch_of_passed_over_files_can_be_a_compact_one(tmp_path: Path) -> No
     assert source.paths(-1, 9) == [*(f"f{n}" for n in range(9)), "old"]
 
 
-def test_a_lost_file_is_left_out_and_one_that_came_under_its_name_is_not(tmp_path: Path) -> None:
+def test_a_lost_file_is_left_out_and_a_new_file_of_the_same_name_is_read(tmp_path: Path) -> None:
     source = Source(tmp_path, [["a"], ["b", "c"], ["b"]], ["a", "b", "c"])
     again = [json.loads(entry("b", 2, 7))]
     source.log.rewrite(2, again)
@@ -171,21 +171,21 @@ def test_a_lost_file_is_left_out_and_one_that_came_under_its_name_is_not(tmp_pat
     assert source.paths(1, 2) == ["b"]
 
 
-def test_files_that_are_planned_and_not_read_are_not_compared_with_what_was_read(tmp_path: Path) -> None:
+def test_files_that_are_only_planned_do_not_count_as_read(tmp_path: Path) -> None:
     log = Source(tmp_path, [["a"], ["b"]], ["a", "b"]).log
     assert log.timestamps(0) == {"a": 0}
     assert log.timestamps(1) == {"a": 0, "b": 1}
 
 
 @pytest.mark.parametrize("line", [NO_OFFSET, offset(3)])
-def test_nothing_of_a_delta_table_is_passed_over(line: str) -> None:
+def test_spark_passes_over_no_version_of_a_delta_table(line: str) -> None:
     assert BOUND.passed_over(line) is None
 
 
-class TestFilesThatArePassedOver:
+class TestFilesBeforeTheBeginning:
     """Files before the beginning of a stage: Spark counts them as read, and no batch reads them."""
 
-    def test_are_no_batchs_and_not_left_to_read(self, tmp_path: Path) -> None:
+    def test_belong_to_no_batch_and_are_not_left_to_read(self, tmp_path: Path) -> None:
         log = FileSourceLog(LocalFiles(tmp_path), "sources/0")
         pins = [FilePin(path=path, timestamp_ms=0, size_bytes=1) for path in ("a", "b")]
         for _ in range(2):
@@ -195,7 +195,7 @@ class TestFilesThatArePassedOver:
         assert log.between(-1, 0) == []
         assert log.latest() == 0
 
-    def test_are_in_a_compact_entry_that_is_written_again(self, tmp_path: Path) -> None:
+    def test_are_in_a_rewritten_compact_entry(self, tmp_path: Path) -> None:
         log = FileSourceLog(LocalFiles(tmp_path), "sources/0")
         log.pass_over([FilePin(path="a", timestamp_ms=0, size_bytes=1)])
         for number in range(1, 10):
@@ -205,7 +205,7 @@ class TestFilesThatArePassedOver:
         assert log.passed() == {("a", 0)}
         assert [found["path"] for found in log.between(-1, 9)] == [f"f{number}" for number in range(1, 10)]
 
-    def test_do_not_stand_for_files_that_come_later_under_their_names(self, tmp_path: Path) -> None:
+    def test_do_not_hide_later_files_of_the_same_names(self, tmp_path: Path) -> None:
         own = OwnLog(LocalFiles(tmp_path), "sources/0")
         log = FileSourceLog(own.files, own.directory)
         old, new, other = (FilePin(path=path, timestamp_ms=n, size_bytes=1) for path, n in (("a", 0), ("a", 7), ("b", 0)))
@@ -228,7 +228,7 @@ class TestFilesThatArePassedOver:
         (None, "is gone"),
     ],
 )
-def test_a_file_is_the_same_by_its_size_and_its_time_wherever_it_is(
+def test_a_file_in_any_store_is_recognized_by_its_size_and_its_time(
     place: str, status: tuple[int, int] | None, says: str | None
 ) -> None:
     assert ExpectedFile(f"{place}/a.json", 1_700_000_001_000, 10).difference(status) == says

@@ -39,7 +39,7 @@ def test_a_batch_is_cut_back_to_one_row_at_the_moment_of_the_round(number: int, 
     assert json.loads(line) == {"offset": number + 1, "timestamp": planned_ms + later_ms}
 
 
-def test_a_stage_that_has_not_run_has_a_batch_to_come() -> None:
+def test_a_stage_that_has_not_run_has_one_batch_to_run() -> None:
     bound = ClockBound(7)
     assert not bound.reached(None)
     assert bound.exceeded(None, offset(1, 1000))
@@ -54,7 +54,7 @@ def test_a_clock_gives_another_row_after_its_end() -> None:
     assert not bound.exceeded(line, again)
 
 
-def test_only_the_stream_of_a_stage_is_a_clock() -> None:
+def test_only_a_stream_with_the_option_of_a_clock_is_a_clock() -> None:
     assert isinstance(kind_of(leaf(**{"spark_jobs.clock": "true"})), ClockSource)
     with pytest.raises(InvalidPipelineError, match="for which no end can be recorded"):
         kind_of(leaf()).check(NAME, leaf(), bounded=True, moving=False)

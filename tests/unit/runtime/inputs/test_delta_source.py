@@ -21,22 +21,22 @@ def skipped(*actions: dict[str, Any], keeps_deleted: bool = False) -> tuple[Skip
     return skipped_versions([(6, [{"add": file()}]), (7, [{"commitInfo": {}}, *actions])], keeps_deleted=keeps_deleted)
 
 
-def test_a_version_that_changes_rows_is_found_with_its_rows() -> None:
+def test_a_version_that_changes_rows_is_found_with_the_numbers_of_its_rows() -> None:
     found = skipped({"remove": file(4)}, {"remove": file(1)}, {"add": file(3)})
     assert found == (SkippedVersion(version=7, added_files=1, added_rows=3, removed_files=2, removed_rows=5),)
 
 
 @pytest.mark.parametrize("keeps_deleted", [False, True])
-def test_a_version_that_only_deletes_loses_no_row_where_deleted_rows_are_kept(keeps_deleted: bool) -> None:
+def test_a_version_that_only_deletes_rows_is_no_loss_if_deleted_rows_are_kept(keeps_deleted: bool) -> None:
     found = skipped({"remove": file(4)}, keeps_deleted=keeps_deleted)
     assert [each.version for each in found] == ([] if keeps_deleted else [7])
 
 
-def test_a_version_that_only_moves_rows_is_read() -> None:
+def test_a_version_that_only_moves_rows_is_no_loss() -> None:
     assert not skipped({"remove": file(dataChange=False)}, {"add": file(dataChange=False)})
 
 
-def test_rows_are_counted_without_those_of_a_deletion_vector_and_not_at_all_where_the_log_lacks_them() -> None:
+def test_rows_of_a_deletion_vector_are_not_counted_and_missing_numbers_of_rows_stay_unknown() -> None:
     (found,) = skipped({"remove": file(None)}, {"add": file(9, deletionVector={"cardinality": 4})})
     assert (found.removed_rows, found.added_rows) == (None, 5)
 

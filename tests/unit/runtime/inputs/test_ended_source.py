@@ -24,7 +24,7 @@ def restarted() -> EndedReader:
 
 
 @pytest.mark.parametrize("recorded", [DELTA, FILES, KAFKA])
-def test_it_takes_over_from_the_offset_of_any_source_and_keeps_it(recorded: dict[str, Any]) -> None:
+def test_an_ended_source_takes_over_the_offset_of_any_source_and_keeps_it(recorded: dict[str, Any]) -> None:
     rows, end = restarted().read(recorded)
     assert len(list(rows)) == 1
     assert end == {"ended": recorded, "starts": 1}
@@ -32,12 +32,12 @@ def test_it_takes_over_from_the_offset_of_any_source_and_keeps_it(recorded: dict
     assert not is_ended(json.dumps(recorded))
 
 
-def test_a_source_that_never_had_an_offset_is_taken_over_too() -> None:
+def test_an_ended_source_takes_over_from_a_source_without_an_offset() -> None:
     _, end = restarted().read(restarted().initialOffset())
     assert end == {"ended": None, "starts": 1}
 
 
-def test_each_start_emits_one_row_and_then_rests() -> None:
+def test_each_start_emits_one_row_and_no_further_ones() -> None:
     offset: dict[str, Any] = DELTA
     for start in range(1, 4):
         reader = restarted()
@@ -50,7 +50,7 @@ def test_each_start_emits_one_row_and_then_rests() -> None:
             assert again == offset
 
 
-def test_without_an_event_time_there_is_no_row_and_one_offset() -> None:
+def test_an_ended_source_without_an_event_time_has_no_row_and_one_offset() -> None:
     offset: dict[str, Any] = DELTA
     for _ in range(3):
         rows, offset = EndedReader(COLUMNS, None).read(offset)
@@ -59,7 +59,7 @@ def test_without_an_event_time_there_is_no_row_and_one_offset() -> None:
     assert not list(EndedReader(COLUMNS, None).readBetweenOffsets(DELTA, offset))
 
 
-def test_a_batch_that_was_planned_before_a_restart_has_its_row_again() -> None:
+def test_a_batch_that_was_planned_before_a_restart_has_the_same_row_again() -> None:
     (batch,) = restarted().readBetweenOffsets(DELTA, {"ended": DELTA, "starts": 1})
     assert isinstance(batch, pa.RecordBatch)
     assert batch.num_rows == 1
@@ -67,7 +67,7 @@ def test_a_batch_that_was_planned_before_a_restart_has_its_row_again() -> None:
     assert batch.to_pylist()[0] | {"at": None} == {"at": None, "n": 0, "name": None}
 
 
-def test_a_process_without_this_package_can_run_it() -> None:
+def test_a_process_without_this_package_can_run_an_ended_source() -> None:
     dumps: Any = cloudpickle.dumps
     sent: bytes = dumps(EndedSource({"eventTime": "at"}))
     assert pickle.loads(sent).name() == "ended"

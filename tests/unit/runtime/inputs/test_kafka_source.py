@@ -62,7 +62,7 @@ def test_a_batch_up_to_the_end_of_each_partition_is_within_the_end(bound: KafkaB
 
 
 @pytest.mark.parametrize("past", [line(6, 3), line(5, 4)])
-def test_one_partition_past_its_end_exceeds_it(bound: KafkaBound, past: str) -> None:
+def test_a_batch_with_one_partition_past_its_end_exceeds_the_end(bound: KafkaBound, past: str) -> None:
     assert bound.exceeded(line(1, 1), past)
     assert bound.exceeded(None, past)
 
@@ -71,19 +71,19 @@ def test_each_partition_is_cut_back_to_its_own_end(bound: KafkaBound) -> None:
     assert partition_offsets(bound.cut_back(line(1, 1), line(9, 2))) == partition_offsets(line(5, 2))
 
 
-def test_a_partition_that_has_ended_stays_while_others_go_on(bound: KafkaBound) -> None:
+def test_a_partition_that_has_ended_stays_at_its_end_while_others_go_on(bound: KafkaBound) -> None:
     cut = bound.cut_back(line(5, 1), line(7, 2))
     assert partition_offsets(cut) == partition_offsets(line(5, 2))
     assert not bound.reached(cut)
     assert bound.reached(bound.cut_back(line(5, 2), line(8, 4)))
 
 
-def test_a_partition_that_came_after_the_pin_is_left_out_of_the_round(bound: KafkaBound) -> None:
+def test_a_partition_that_was_added_after_the_pin_is_left_out_of_the_round(bound: KafkaBound) -> None:
     assert bound.exceeded(line(1, 1), line(5, 3, p2=4))
     assert bound.cut_back(line(1, 1), line(5, 3, p2=4)) == line(5, 3)
 
 
-def test_a_partition_that_came_before_the_first_batch_waits_where_the_batch_begins(tmp_path: Path) -> None:
+def test_a_partition_that_was_added_before_the_first_batch_stays_at_its_start_offset(tmp_path: Path) -> None:
     """Spark has included the partition in the batch's start offsets. If the end offsets lacked it, Spark would consider it lost."""
     bound = KafkaBound(PIN, beginning(tmp_path, line(0, 0, p2=0)))
     assert bound.exceeded(None, line(5, 3, p2=4))
@@ -92,7 +92,7 @@ def test_a_partition_that_came_before_the_first_batch_waits_where_the_batch_begi
     assert bound.reached(line(5, 3, p2=0))
 
 
-def test_a_partition_that_begins_behind_its_end_has_ended(tmp_path: Path) -> None:
+def test_a_partition_whose_beginning_is_behind_its_end_has_ended(tmp_path: Path) -> None:
     """The partition's records have expired, or the source begins at the newest records."""
     bound = KafkaBound(PIN, beginning(tmp_path, line(8, 3)))
     assert not bound.exceeded(None, line(8, 3))
@@ -104,17 +104,17 @@ def test_a_partition_that_begins_behind_its_end_has_ended(tmp_path: Path) -> Non
     ("offsets", "reached"),
     [(None, False), (NO_OFFSET, False), (line(5, 2), False), (line(5, 3), True), ('{"clicks": {"0": 5, "1": 3}}', True)],
 )
-def test_all_is_read_when_every_partition_is_at_its_end(bound: KafkaBound, offsets: str | None, reached: bool) -> None:
+def test_everything_is_read_when_every_partition_is_at_its_end(bound: KafkaBound, offsets: str | None, reached: bool) -> None:
     assert bound.reached(offsets) is reached
 
 
-def test_what_spark_leaves_because_it_is_too_little_is_planned(bound: KafkaBound) -> None:
+def test_records_that_spark_leaves_because_they_are_too_few_are_planned(bound: KafkaBound) -> None:
     planned = bound.passed_over(line(5, 1))
     assert planned == line(5, 3)
     assert bound.passed_over(planned) is None
 
 
-def test_a_running_query_may_go_on_to_the_ends_and_stays_where_it_is_past_them(bound: KafkaBound) -> None:
+def test_a_running_query_may_read_up_to_the_ends_and_no_partition_goes_back(bound: KafkaBound) -> None:
     assert bound.available(line(2, 4, p2=1)) == line(5, 4, p2=1)
     assert bound.available(NO_OFFSET) == line(5, 3)
 
@@ -125,7 +125,7 @@ def test_offsets_tell_how_many_rows_are_left_at_most(bound: KafkaBound, tmp_path
     assert KafkaBound(PIN, beginning(tmp_path / "unknown")).rows_expected(None) is None
 
 
-def test_a_partition_that_is_read_no_more_has_no_end(tmp_path: Path) -> None:
+def test_a_partition_that_is_no_longer_read_has_no_end(tmp_path: Path) -> None:
     gone = LostOffsets(input=InputName("rows"), stage=StageName("copy"), topics={"clicks": {1: OffsetRange(first=1)}})
     log = OwnLog(LocalFiles(tmp_path), "sources/0")
     bound = KafkaSource().bound(PIN, None, Leaf(0, "", "kafka", {}, StructType()), log, [gone])
@@ -138,7 +138,7 @@ OFFSETS = st.dictionaries(st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 
 
 
 @given(ends=OFFSETS, before=OFFSETS, steps=OFFSETS)
-def test_what_is_cut_back_is_within_the_end_and_never_goes_backwards(ends: Offsets, before: Offsets, steps: Offsets) -> None:
+def test_a_cut_back_batch_is_within_the_end_and_never_goes_backwards(ends: Offsets, before: Offsets, steps: Offsets) -> None:
     bound = KafkaBound(kafka_pin(kafka_line(ends)), dict)
     begin = kafka_line(before)
     spark = kafka_line(before | {partition: before.get(partition, 0) + step for partition, step in steps.items()})
@@ -148,7 +148,7 @@ def test_what_is_cut_back_is_within_the_end_and_never_goes_backwards(ends: Offse
     assert bound.exceeded(begin, spark) is (partition_offsets(cut) != partition_offsets(spark))
 
 
-def test_a_pin_is_a_line_of_sparks() -> None:
+def test_a_pin_is_made_from_an_offset_line_of_spark() -> None:
     assert kafka_pin(line(5, 3)) == PIN
 
 
@@ -168,7 +168,7 @@ CLICKS = KnownKafka(cluster="one", topics={"clicks": "id-1", "views": "id-2"})
         ({"subscribePattern": "cl.*"}, None, True),
     ],
 )
-def test_only_topics_that_were_read_before_may_be_unknown_for_a_while(
+def test_only_topics_that_were_read_before_may_be_unknown_for_a_moment(
     options: dict[str, str], before: KnownSource | None, read: bool
 ) -> None:
     assert were_read(Leaf(0, "", "kafka", options, StructType()), before) is read
@@ -198,7 +198,7 @@ def reading(root: Path, way: str) -> ReadSoFar:
     return ReadSoFar(InputName("rows"), 0, StageName("copy"), session, leaf, '{"clicks": {"0": 5}}', CLICKS, None, log)
 
 
-def test_a_topic_of_a_pattern_that_is_unknown_for_a_moment_is_neither_lost_nor_another_one(
+def test_a_topic_of_a_pattern_that_is_unknown_for_a_moment_is_neither_lost_nor_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read, frame = reading(tmp_path, "subscribePattern"), cast(DataFrame, None)

@@ -52,7 +52,7 @@ WAYS: dict[str, Read] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_path_at_which_there_is_nothing_is_refused_by_its_name(tmp_path: Path, way: str) -> None:
+def test_a_missing_path_is_refused_by_its_name(tmp_path: Path, way: str) -> None:
     missing = tmp_path / "evnets"
     with pytest.raises(InvalidPipelineError) as refused:
         check(WAYS[way], missing)
@@ -72,7 +72,7 @@ OTHER_WAYS: dict[str, Read] = {
 
 
 @pytest.mark.parametrize("way", OTHER_WAYS)
-def test_what_is_no_path_of_this_host_is_left_to_spark(tmp_path: Path, way: str) -> None:
+def test_a_path_that_is_not_local_is_left_to_spark(tmp_path: Path, way: str) -> None:
     check(OTHER_WAYS[way], tmp_path / "nothing")
 
 
@@ -89,7 +89,7 @@ def test_a_first_start_with_a_mistyped_path_leaves_nothing_and_starts_no_spark(t
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_start_that_was_asked_for_is_answered_that_its_path_is_mistyped(tmp_path: Path) -> None:
+def test_a_requested_start_with_a_mistyped_path_is_answered_with_the_error(tmp_path: Path) -> None:
     pipeline, home = pipeline_that(WAYS["delta"], tmp_path / "evnets"), LocalFiles(tmp_path / "home")
     channel = Channel(home)
     channel.claim(PipelineName("mistyped"))

@@ -49,13 +49,13 @@ def adopted(query: Path, offset: Any) -> AdoptedOffsets:
     return AdoptedOffsets(checkpoint=query.as_uri(), query="q", batch=BatchId(0), offset=json.dumps(offset))
 
 
-def test_the_last_offsets_are_the_sources_line_alone(query: Path) -> None:
+def test_the_last_offsets_are_the_line_of_the_source(query: Path) -> None:
     found = last_offsets(ROWS, str(query))
     assert (found.checkpoint, found.query, found.batch) == (query.as_uri(), "q", 10)
     assert json.loads(found.offset) == DELTA | {"index": 10}
 
 
-def test_a_query_that_goes_on_is_noticed_as_soon_as_it_has_planned_a_batch(query: Path) -> None:
+def test_a_query_that_still_runs_is_noticed_as_soon_as_it_has_planned_a_batch(query: Path) -> None:
     found = last_offsets(ROWS, str(query))
     assert batches_since(found) == 0
     planned(query, 11, DELTA)
@@ -109,7 +109,7 @@ def _replaced(*sources: Any, version: str = "v1") -> Any:
         (_replaced(DELTA | {"sourceVersion": 3}), "stopped at a schema change"),
     ],
 )
-def test_what_cannot_be_adopted_is_refused_with_a_remedy(query: Path, change: Any, problem: str) -> None:
+def test_a_checkpoint_that_cannot_be_adopted_is_refused_with_a_remedy(query: Path, change: Any, problem: str) -> None:
     change(query)
     with pytest.raises(InvalidParameterError, match=problem) as refused:
         last_offsets(ROWS, str(query))
@@ -117,19 +117,19 @@ def test_what_cannot_be_adopted_is_refused_with_a_remedy(query: Path, change: An
     assert refused.value.evidence["source"] == ROWS
 
 
-def test_a_directory_that_is_not_there_has_no_offsets(tmp_path: Path) -> None:
+def test_a_missing_directory_has_no_offsets(tmp_path: Path) -> None:
     with pytest.raises(InvalidParameterError, match="has no offsets"):
         last_offsets(ROWS, str(tmp_path / "nowhere"))
     assert not (tmp_path / "nowhere").exists()
 
 
-def test_a_line_that_is_no_json_belongs_to_neither_kind(query: Path) -> None:
+def test_an_offset_line_that_is_no_json_belongs_to_neither_kind(query: Path) -> None:
     with pytest.raises(InvalidParameterError, match="neither a Delta table nor files"):
         kind_of(ROWS, AdoptedOffsets(checkpoint=query.as_uri(), query="q", batch=BatchId(0), offset="-"))
 
 
 @pytest.mark.parametrize(("offset", "kind"), [(DELTA, "delta"), ({"logOffset": 3}, "files")])
-def test_a_kind_is_told_by_its_line(query: Path, offset: Any, kind: str) -> None:
+def test_the_kind_of_a_source_is_recognized_by_its_offset_line(query: Path, offset: Any, kind: str) -> None:
     assert kind_of(ROWS, adopted(query, offset)) == kind
 
 
@@ -138,7 +138,7 @@ def entry(number: int) -> dict[str, Any]:
 
 
 @given(interval=st.integers(1, 12), written=st.integers(1, 40), last=st.integers(0, 40), kept=st.integers(0, 40))
-def test_the_files_read_are_those_up_to_the_last_offset_however_the_log_was_compacted(
+def test_all_files_up_to_the_last_offset_count_as_read_also_in_a_compacted_log(
     interval: int, written: int, last: int, kept: int
 ) -> None:
     """Spark deletes entries before a compact entry. After a crash the last offset may be some entries behind the log."""

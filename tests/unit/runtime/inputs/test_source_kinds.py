@@ -54,7 +54,7 @@ def test_an_option_that_loses_or_doubles_rows_is_refused_with_the_right_way(leaf
         stream("rate"),
     ],
 )
-def test_an_option_with_which_every_row_comes_once_is_taken(leaf: Leaf) -> None:
+def test_an_option_that_neither_loses_nor_doubles_rows_is_accepted(leaf: Leaf) -> None:
     check(leaf)
 
 

@@ -24,7 +24,7 @@ def kept(archive: Path) -> Path:
     return archive
 
 
-def test_it_belongs_to_the_environment_and_to_one_java(tmp_path: Path) -> None:
+def test_the_path_of_the_archive_depends_on_environment_and_java_version(tmp_path: Path) -> None:
     paths = [archive_path(java, tmp_path) for java in ("17.0.2", "21.0.1")]
     assert len(set(paths)) == 2
     assert all(path.is_relative_to(tmp_path) for path in paths)
@@ -36,27 +36,27 @@ def test_a_session_finds_the_archive_for_its_own_java(tmp_path: Path, monkeypatc
     assert {java: has_class_archive(session_of_java(java)) for java in ("17.0.2", "21.0.1")} == {"17.0.2": True, "21.0.1": False}
 
 
-def test_a_jvm_is_given_the_archive_that_is_there(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_jvm_gets_an_existing_archive(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(OPTIONS, raising=False)
     with using(kept(archive)):
         assert f'"-XX:SharedArchiveFile={archive}"' in os.environ[OPTIONS]
     assert OPTIONS not in os.environ
 
 
-def test_without_an_archive_the_options_of_a_jvm_stay_as_they_are(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_options_of_a_jvm_stay_as_they_are_without_an_archive(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(OPTIONS, "-Duser=own")
     with using(archive):
         assert os.environ[OPTIONS] == "-Duser=own"
 
 
-def test_the_users_own_options_come_last_and_stay(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_of_the_user_come_last_and_stay(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(OPTIONS, "-Xshare:off")
     with using(kept(archive)):
         assert os.environ[OPTIONS].endswith(" -Xshare:off")
     assert os.environ[OPTIONS] == "-Xshare:off"
 
 
-def test_while_one_is_made_none_is_used(archive: Path) -> None:
+def test_no_archive_is_used_while_a_new_one_is_made(archive: Path) -> None:
     with making(kept(archive)), using(archive):
         assert "-XX:SharedArchiveFile" not in os.environ[OPTIONS]
         written_by_the_jvm().write_bytes(b"new")
@@ -67,7 +67,7 @@ def written_by_the_jvm() -> Path:
     return Path(os.environ[OPTIONS].partition("-XX:ArchiveClassesAtExit=")[2].partition('"')[0])
 
 
-def test_an_archive_is_there_whole_or_not_at_all(archive: Path) -> None:
+def test_an_interrupted_archive_is_not_kept(archive: Path) -> None:
     def interrupted() -> None:
         with making(archive):
             written_by_the_jvm().write_bytes(b"half")
@@ -78,7 +78,7 @@ def test_an_archive_is_there_whole_or_not_at_all(archive: Path) -> None:
     assert list(archive.parent.iterdir()) == []
 
 
-def test_a_jvm_that_leaves_none_is_noticed_and_what_was_there_stays(archive: Path) -> None:
+def test_a_jvm_that_writes_no_archive_is_an_error_and_the_old_archive_stays(archive: Path) -> None:
     kept(archive)
     with pytest.raises(FileNotFoundError), making(archive):
         pass

@@ -10,11 +10,11 @@ def test_the_header_is_the_first_line_that_is_not_blank(end: str) -> None:
     assert first_line(f" {end}{end}a,b{end}1,2{end}", None, None, is_whole=True) == "a,b"
 
 
-def test_comments_come_before_it() -> None:
+def test_comments_before_the_header_are_skipped() -> None:
     assert first_line("#one\n #two\na,b\n", "#", None, is_whole=True) == "a,b"
 
 
-def test_a_line_ends_where_the_reader_was_told() -> None:
+def test_the_header_ends_at_the_line_separator_of_the_reader() -> None:
     assert first_line("a,\nb;1,2;", None, ";", is_whole=True) == "a,\nb"
 
 
@@ -22,7 +22,7 @@ def test_the_last_line_of_a_whole_file_needs_no_end() -> None:
     assert first_line("a,b", None, None, is_whole=True) == "a,b"
 
 
-def test_a_line_that_goes_on_after_what_was_read_is_not_whole() -> None:
+def test_a_line_without_an_end_in_a_partial_read_is_no_header() -> None:
     assert first_line("\na,b", None, None, is_whole=False) is None
 
 

@@ -24,21 +24,21 @@ def setting(*jars: Path) -> str:
     return ",".join(jar.as_uri() for jar in jars)
 
 
-def test_what_one_start_has_found_the_next_one_takes(tmp_path: Path, jars: list[Path]) -> None:
+def test_the_next_start_uses_the_jars_that_an_earlier_start_has_found(tmp_path: Path, jars: list[Path]) -> None:
     DeltaJars({}, [], tmp_path / "cache").remember(setting(*jars))
     assert DeltaJars({}, [], tmp_path / "cache").setting() == f"{jars[0]},{jars[1]}"
 
 
-def test_jars_of_the_user_are_taken_as_well_and_not_remembered(tmp_path: Path, jars: list[Path]) -> None:
+def test_jars_of_the_user_are_used_too_and_not_remembered(tmp_path: Path, jars: list[Path]) -> None:
     DeltaJars({"spark.jars": "/own.jar"}, [], tmp_path).remember(setting(Path("/own.jar"), *jars))
     assert DeltaJars({"spark.jars": "/other.jar"}, [], tmp_path).setting() == f"/other.jar,{jars[0]},{jars[1]}"
 
 
-def test_ivy_is_asked_where_nothing_is_remembered(tmp_path: Path) -> None:
+def test_ivy_is_used_if_no_jars_are_remembered(tmp_path: Path) -> None:
     assert DeltaJars({}, [], tmp_path / "cache").setting() is None
 
 
-def test_ivy_is_asked_again_once_a_jar_is_gone(tmp_path: Path, jars: list[Path]) -> None:
+def test_ivy_is_used_again_if_a_jar_is_gone(tmp_path: Path, jars: list[Path]) -> None:
     DeltaJars({}, [], tmp_path).remember(setting(*jars))
     jars[1].unlink()
     assert DeltaJars({}, [], tmp_path).setting() is None
@@ -47,7 +47,7 @@ def test_ivy_is_asked_again_once_a_jar_is_gone(tmp_path: Path, jars: list[Path])
 @pytest.mark.parametrize(
     ("settings", "packages"), [({}, ["org.example:thing:1.0"]), ({"spark.jars.repositories": "https://example.org"}, [])]
 )
-def test_ivy_is_asked_where_it_could_come_to_something_else(
+def test_ivy_is_used_if_packages_or_repositories_could_change_its_result(
     tmp_path: Path, jars: list[Path], settings: dict[str, str], packages: list[str]
 ) -> None:
     DeltaJars({}, [], tmp_path).remember(setting(*jars))
@@ -78,7 +78,7 @@ def test_the_list_is_in_the_users_cache(tmp_path: Path, jars: list[Path], monkey
 @pytest.mark.parametrize(
     ("place", "mode"), [("list", 0o020), ("list", 0o002), ("directory", 0o020), ("directory", 0o002), ("jar", 0o002)]
 )
-def test_a_list_that_others_may_write_is_not_believed(tmp_path: Path, jars: list[Path], place: str, mode: int) -> None:
+def test_a_list_that_others_may_write_is_ignored(tmp_path: Path, jars: list[Path], place: str, mode: int) -> None:
     cache = tmp_path / "cache"
     DeltaJars({}, [], cache).remember(setting(*jars))
     (remembered,) = cache.iterdir()
@@ -88,7 +88,7 @@ def test_a_list_that_others_may_write_is_not_believed(tmp_path: Path, jars: list
     assert DeltaJars({}, [], cache).setting() is None
 
 
-def test_a_list_of_another_user_is_not_believed(tmp_path: Path, jars: list[Path]) -> None:
+def test_a_list_of_another_user_is_ignored(tmp_path: Path, jars: list[Path]) -> None:
     DeltaJars({}, [], tmp_path / "cache").remember(setting(*jars))
     for owned in (tmp_path / "cache", *(tmp_path / "cache").iterdir(), *jars):
         if owned.stat().st_uid == 0:  # root owns the files if root runs the test
@@ -97,7 +97,7 @@ def test_a_list_of_another_user_is_not_believed(tmp_path: Path, jars: list[Path]
 
 
 @pytest.mark.parametrize("other", ["link", "pipe", "large"])
-def test_a_list_that_is_no_small_file_is_not_read(tmp_path: Path, jars: list[Path], other: str) -> None:
+def test_a_list_that_is_large_or_not_a_file_is_not_read(tmp_path: Path, jars: list[Path], other: str) -> None:
     cache = tmp_path / "cache"
     DeltaJars({}, [], cache).remember(setting(*jars))
     (remembered,) = cache.iterdir()

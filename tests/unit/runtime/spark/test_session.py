@@ -14,7 +14,7 @@ from spark_jobs.runtime.spark.session import REQUIRED_SETTINGS, default_location
 from tests.support.secret_shapes import CORE, SHAPES
 
 
-def test_no_setting_that_a_guarantee_needs_can_be_given_by_a_user() -> None:
+def test_no_setting_that_a_guarantee_needs_can_be_set_by_a_user() -> None:
     accepted = []
     for key, value in REQUIRED_SETTINGS.items():
         try:

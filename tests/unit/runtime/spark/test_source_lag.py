@@ -10,7 +10,7 @@ from spark_jobs.runtime.spark.source_lag import source_lag
 DELTA = '{"sourceVersion": 1, "reservoirId": "a", "reservoirVersion": 2, "index": -1, "isStartingVersion": false}'
 
 
-def test_of_kafka_it_is_the_offsets_between_the_two_ends() -> None:
+def test_the_lag_of_kafka_is_the_number_of_offsets_up_to_the_latest_ones() -> None:
     source = {"endOffset": '{"a": {"0": 10, "1": 4}, "b": {"0": 1}}', "latestOffset": '{"a": {"0": 12, "1": 4}, "b": {"0": 9}}'}
     assert source_lag(source) == InputLag(rows=10)
 
@@ -36,5 +36,5 @@ def test_the_lag_is_never_negative_for_a_topic_that_was_created_again() -> None:
         ('{"a": {"0": "ten"}}', '{"a": {"0": "twelve"}}'),
     ],
 )
-def test_other_sources_tell_nothing(end: Any, latest: Any) -> None:
+def test_other_sources_have_no_lag(end: Any, latest: Any) -> None:
     assert source_lag({"endOffset": end, "latestOffset": latest}) == InputLag()

@@ -34,7 +34,7 @@ def caused_by(cause: Exception) -> Exception:
         Py4JNetworkError("Answer from Java side is empty"),
     ],
 )
-def test_another_try_may_heal_what_could_not_be_reached(error: Exception) -> None:
+def test_an_error_of_an_unreachable_service_may_heal(error: Exception) -> None:
     assert may_heal(error)
 
 
@@ -51,11 +51,11 @@ def test_another_try_may_heal_what_could_not_be_reached(error: Exception) -> Non
         ZeroDivisionError("division by zero"),
     ],
 )
-def test_no_other_try_heals_what_a_function_does_again(error: Exception) -> None:
+def test_an_error_that_a_function_would_raise_again_cannot_heal(error: Exception) -> None:
     assert not may_heal(error)
 
 
-def test_an_exception_is_found_by_what_it_is_derived_from() -> None:
+def test_an_exception_is_found_by_its_base_classes() -> None:
     found = find(ConnectionRefusedError("no server"))
     assert found is not None
     assert found.name == "OSError"
@@ -103,7 +103,9 @@ FULL = [
 
 
 @pytest.mark.parametrize("text", FULL)
-def test_a_batch_that_has_no_room_names_where_it_writes(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_a_batch_without_disk_space_names_the_places_that_it_writes(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = failed_batch(
         "It failed", _from_java(text), exists="", safe="", remedy="r", sources=[], places=["s3://lake/t", "/w/t"]
     )
@@ -127,7 +129,7 @@ def test_a_full_disk_in_a_function_is_an_error_that_may_heal() -> None:
     assert told.value.failed == "It failed: No space left on device."
 
 
-def test_a_division_by_zero_in_a_worker_is_not_tried_again() -> None:
+def test_a_division_by_zero_in_a_worker_is_not_retried() -> None:
     text = 'Traceback (most recent call last):\n  File "udf.py", line 1, in <module>\nZeroDivisionError: division by zero'
     found = failed_batch("It failed", _from_java(text), exists="", safe="", remedy="r", sources=["flights"])
     assert isinstance(found, PermanentFailureError)
@@ -155,7 +157,7 @@ TRACEBACK = 'Traceback (most recent call last):\n  File "udf.py", line 1, in <mo
         "[FAILED_READ_FILE.CANNOT_READ_FILE_FOOTER] Could not read footer. SQLSTATE: KD001",
     ],
 )
-def test_a_batch_that_fails_by_its_rows_or_its_code_is_not_tried_again(text: str) -> None:
+def test_a_batch_that_fails_because_of_its_rows_or_its_code_is_not_retried(text: str) -> None:
     assert heals(_from_java(text)) is False
     assert isinstance(
         failed_batch("It failed", _from_java(text), exists="", safe="", remedy="r", sources=["flights"]), PermanentFailureError
@@ -177,7 +179,7 @@ def test_a_batch_that_fails_by_its_rows_or_its_code_is_not_tried_again(text: str
         "[UNHEARD_OF] The cluster is away. SQLSTATE: 08000",
     ],
 )
-def test_a_batch_that_could_not_reach_something_is_tried_again(text: str) -> None:
+def test_a_batch_that_could_not_reach_a_service_is_retried(text: str) -> None:
     assert heals(_from_java(text)) is not False
     found = failed_batch("It failed", _from_java(text), exists="", safe="", remedy="r", sources=["flights"])
     assert not isinstance(found, PermanentFailureError)
@@ -196,7 +198,7 @@ def test_the_remedy_of_a_failed_batch_names_the_sources_that_it_may_have_read(so
     assert option in failed_batch("It failed", lost, exists="", safe="", remedy="r", sources=sources).remedy
 
 
-def test_a_message_is_shown_without_javas_stack_and_sparks_plan() -> None:
+def test_a_message_is_shown_without_java_stack_and_spark_plan() -> None:
     text = "[SOME.CONDITION] It is wrong.\n== Physical Plan ==\n+- Project\n"
     assert without_stack(text) == "[SOME.CONDITION] It is wrong."
     assert without_stack("java.lang.Boom: no\n\tat a.b.C(D.java:1)\nCaused by: x\n\tat e.f") == "java.lang.Boom: no"
@@ -216,7 +218,7 @@ def test_the_last_line_of_a_message_says_what_happened(text: str, line: str) -> 
     assert last_line(text) == line
 
 
-def test_an_error_beside_a_users_code_goes_through() -> None:
+def test_an_error_outside_of_user_code_goes_through() -> None:
     with pytest.raises(Unheard), refusing("Stage 'x' cannot be started", "Change it.", "", calls=False):
         raise Unheard("of nobody")
     with (
@@ -238,6 +240,6 @@ def test_an_error_beside_a_users_code_goes_through() -> None:
         ("USER_RAISED_EXCEPTION_UNKNOWN_ERROR_CLASS", None),
     ],
 )
-def test_an_entry_is_for_its_condition_and_the_sub_classes_of_it(condition: str, entry: str | None) -> None:
+def test_an_entry_applies_to_its_condition_and_the_subclasses_of_the_condition(condition: str, entry: str | None) -> None:
     found = find(AnalysisException(f"[{condition}] It is so. SQLSTATE: 42000"))
     assert (found.name if found else None) == entry

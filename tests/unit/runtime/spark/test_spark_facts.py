@@ -18,12 +18,12 @@ from spark_jobs.runtime.spark.spark_facts import AVAILABLE_NOW, arrow_schema, re
 pytestmark = pytest.mark.every_version
 
 
-def test_timestamps_are_given_to_spark_in_utc() -> None:
+def test_timestamps_are_passed_to_spark_in_utc() -> None:
     schema = arrow_schema(StructType().add("at", TimestampType()).add("local", TimestampNTZType()))
     assert schema == pa.schema([("at", pa.timestamp("us", "UTC")), ("local", pa.timestamp("us"))])
 
 
-def test_the_reader_of_an_ended_source_reaches_workers_without_this_package() -> None:
+def test_the_reader_of_an_ended_source_works_in_workers_without_this_package() -> None:
     """A Python worker may lack this package. The pickled reader refers to PySpark alone."""
     schema = StructType().add("at", TimestampType())
     assert issubclass(EndedReader, AVAILABLE_NOW) or not AVAILABLE_NOW
@@ -35,7 +35,7 @@ def test_the_reader_of_an_ended_source_reaches_workers_without_this_package() ->
     assert [row.to_pylist() for row in rows] == [[{"at": datetime(9999, 12, 31, tzinfo=UTC)}]]
 
 
-def test_state_is_brought_into_other_partitions_only_by_a_spark_that_can() -> None:
+def test_only_a_spark_that_can_repartition_state_does_so() -> None:
     done: list[tuple[str, int]] = []
     manager = SimpleNamespace(repartition=lambda directory, partitions: done.append((directory, partitions)))
     newer: Any = SimpleNamespace(_streamingCheckpointManager=manager)
@@ -49,9 +49,9 @@ def test_state_is_brought_into_other_partitions_only_by_a_spark_that_can() -> No
 @pytest.mark.parametrize(
     "start",
     [lambda: start_session("a", {}), lambda: submitted_session("a", {}, "/w"), lambda: session_for_run(SimpleNamespace())],  # type: ignore[arg-type]
-    ids=["a driver of ours", "spark-submit", "a session of the user's"],
+    ids=["a driver", "spark-submit", "a session of the user"],
 )
-def test_no_session_begins_on_a_spark_that_delta_has_no_jars_for(monkeypatch: pytest.MonkeyPatch, start: Any) -> None:
+def test_no_session_begins_on_a_spark_for_which_delta_has_no_jars(monkeypatch: pytest.MonkeyPatch, start: Any) -> None:
     monkeypatch.setattr(spark_facts, "SPARK_VERSION", "4.3.0")
     with pytest.raises(MissingRequirementError, match=r"This process has Spark 4\.3\.0, and Delta Lake has no jars for it"):
         start()

@@ -42,7 +42,7 @@ def test_a_query_that_never_ran_has_no_batch(log: SparkLog) -> None:
     assert (log.last_offsets(), log.last_commit(), log.pending(), log.query_id()) == (NO_BATCH, NO_BATCH, False, None)
 
 
-def test_a_query_has_state_once_spark_has_written_some(tmp_path: Path, log: SparkLog) -> None:
+def test_a_query_has_state_once_spark_has_written_state(tmp_path: Path, log: SparkLog) -> None:
     assert not log.has_state()
     (tmp_path / "checkpoint/state/0/0").mkdir(parents=True)
     assert log.has_state()
@@ -76,7 +76,7 @@ def test_no_batch_is_planned_behind_an_uncommitted_one(tmp_path: Path, log: Spar
     assert log.last_offsets() == 0
 
 
-def test_nothing_is_cut_before_an_uncommitted_batch(tmp_path: Path, log: SparkLog) -> None:
+def test_a_query_with_an_uncommitted_batch_cannot_be_cut(tmp_path: Path, log: SparkLog) -> None:
     assert log.last_batch() == NO_BATCH
     offsets(tmp_path, 0, "{}")
     with pytest.raises(CorruptDocumentError, match="cannot be cut"):
@@ -121,7 +121,7 @@ def test_a_torn_entry_is_corrupt(tmp_path: Path, log: SparkLog) -> None:
         log.offsets(BatchId(0))
 
 
-def test_a_cut_has_the_watermark_that_its_batch_saw_and_the_next_one(tmp_path: Path, log: SparkLog) -> None:
+def test_a_cut_has_the_watermark_of_its_batch_and_that_of_the_next_batch(tmp_path: Path, log: SparkLog) -> None:
     offsets(tmp_path, 0, "{}")
     commits(tmp_path, 0, watermark_ms=5_000_000_000)
     found = log.facts(BatchId(0))
@@ -134,7 +134,7 @@ def test_the_watermark_after_a_batch_never_goes_back(tmp_path: Path, log: SparkL
     assert log.next_watermark_ms(BatchId(0)) == HEADER["batchWatermarkMs"]
 
 
-def test_a_query_that_becomes_another_one_keeps_its_batches_and_what_else_is_said_of_it(tmp_path: Path, log: SparkLog) -> None:
+def test_a_query_with_a_new_id_keeps_its_batches_and_its_other_metadata(tmp_path: Path, log: SparkLog) -> None:
     offsets(tmp_path, 0, "-")
     commits(tmp_path, 0, 5_000)
     (tmp_path / "checkpoint/metadata").write_text('{"id": "old", "unknown": 1}')
@@ -145,7 +145,7 @@ def test_a_query_that_becomes_another_one_keeps_its_batches_and_what_else_is_sai
     assert (tmp_path / "checkpoint/commits/0").read_text().startswith("v1\n")
 
 
-def test_batches_that_an_old_query_has_read_are_committed_without_being_run(tmp_path: Path, log: SparkLog) -> None:
+def test_batches_that_an_old_query_has_read_are_committed_without_a_run(tmp_path: Path, log: SparkLog) -> None:
     for _ in range(2):  # the second time, as after a crash
         log.begin("q")
     log.plan(BatchId(0), OffsetEntry("v1", HEADER, ("{}",)))
@@ -178,7 +178,7 @@ class CountedStore(MemoryFiles):
         self.replace(f"checkpoint/commits/{batch}", b'v2\n{"nextBatchWatermarkMs": 0}')
 
 
-class TestInAStore:
+class TestALogInAStore:
     """A log in a store, where each look costs a request."""
 
     @pytest.fixture
@@ -196,12 +196,12 @@ class TestInAStore:
         log.begun(BatchId(batch))
         store.spark_commits(batch)
 
-    def test_a_query_without_a_new_batch_is_looked_at_once(self, store: CountedStore, log: SparkLog) -> None:
+    def test_without_a_new_batch_is_read_only_once(self, store: CountedStore, log: SparkLog) -> None:
         found = [(log.last_commit(), log.offsets(BatchId(0)).sources, log.offsets_text(BatchId(0))[:2]) for _ in range(5)]
         assert found == [(0, ('{"batch":0}',), "v1")] * 5
         assert store.looks == 2
 
-    def test_a_batch_that_has_begun_is_looked_for_until_it_is_committed(self, store: CountedStore, log: SparkLog) -> None:
+    def test_is_read_again_until_a_begun_batch_is_committed(self, store: CountedStore, log: SparkLog) -> None:
         assert log.last_commit() == 0
         store.spark_plans(1)
         log.begun(BatchId(1))
@@ -210,14 +210,14 @@ class TestInAStore:
         assert [log.last_commit(), log.last_commit()] == [1, 1]
         assert store.looks == 4
 
-    def test_an_entry_that_is_planned_again_is_read_again(self, store: CountedStore, log: SparkLog) -> None:
+    def test_gives_the_new_entry_of_a_batch_that_is_planned_again(self, store: CountedStore, log: SparkLog) -> None:
         store.spark_plans(1)
         log.begun(BatchId(1))
         assert log.offsets(BatchId(1)).watermark_ms == 1_000
         log.replan(BatchId(1), log.offsets(BatchId(1)).with_watermark(7))
         assert log.offsets(BatchId(1)).watermark_ms == 7
 
-    def test_a_plan_that_is_given_up_is_forgotten(self, store: CountedStore, log: SparkLog) -> None:
+    def test_forgets_a_plan_that_is_given_up(self, store: CountedStore, log: SparkLog) -> None:
         store.spark_plans(1)
         log.begun(BatchId(1))
         assert log.offsets(BatchId(1)).watermark_ms == 1_000
@@ -225,13 +225,15 @@ class TestInAStore:
         with pytest.raises(NotFoundError):
             log.offsets(BatchId(1))
 
-    def test_a_batch_of_the_next_query_is_looked_for_after_a_plan_of_ours(self, store: CountedStore, log: SparkLog) -> None:
+    def test_is_read_for_the_batch_of_the_next_query_after_a_plan_of_the_product(
+        self, store: CountedStore, log: SparkLog
+    ) -> None:
         assert log.last_commit() == 0
         log.plan(BatchId(1), log.offsets(BatchId(0)))
         store.spark_commits(1)
         assert log.last_commit() == 1
 
-    def test_a_log_without_a_running_query_is_always_looked_at(self, store: CountedStore) -> None:
+    def test_is_always_read_without_a_running_query(self, store: CountedStore) -> None:
         reader = SparkLog(store, "checkpoint")
         for batch in range(3):
             store.spark_plans(batch)
@@ -239,7 +241,7 @@ class TestInAStore:
             assert (reader.last_commit(), reader.offsets(BatchId(batch)).sources) == (batch, (f'{{"batch":{batch}}}',))
 
 
-def test_on_a_disk_a_log_is_always_looked_at(tmp_path: Path, log: SparkLog) -> None:
+def test_a_log_on_a_disk_is_always_read(tmp_path: Path, log: SparkLog) -> None:
     offsets(tmp_path, 0, "{}")
     log.begun(BatchId(0))
     commits(tmp_path, 0)

@@ -129,7 +129,7 @@ def test_a_termination_during_a_start_leaves_no_process(site: Site, phase: str, 
     assert ended(site.started)
 
 
-def test_a_process_that_does_not_end_when_asked_is_killed(site: Site) -> None:
+def test_a_process_that_ignores_the_termination_is_killed(site: Site) -> None:
     process = site.start(STUBBORN)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)

@@ -54,7 +54,7 @@ def batches(log: PrivateLog) -> list[int]:
     return [each.batch for each in log.between(BatchId(log.oldest() - 1), BatchId(log.latest() - 1))]
 
 
-def test_without_consumers_the_last_batch_is_enough(tmp_path: Path) -> None:
+def test_a_channel_without_consumers_keeps_only_its_last_batch(tmp_path: Path) -> None:
     channel = Channel(tmp_path, 50)
     cut = channel.cut(41)
     assert (cut.first, cut.last, cut.in_flight_rows, cut.in_flight_size_bytes) == (40, 41, 0, 0)
@@ -72,7 +72,7 @@ def test_the_rebuilt_log_is_the_same_table_for_a_delta_reader(tmp_path: Path) ->
     assert sorted(name.rpartition("/")[2] for name in table.file_uris()) == [f"{batch}.parquet" for batch in range(2, 8)]
 
 
-def test_the_versions_that_the_slowest_consumer_may_read_again_are_there(tmp_path: Path) -> None:
+def test_the_rebuilt_log_has_the_versions_that_the_slowest_consumer_may_read_again(tmp_path: Path) -> None:
     channel = Channel(tmp_path, 20)
     cut = channel.cut(15, channel.consumer("fast", 10, 16), channel.consumer("slow", 4, 6, 9))
     assert (cut.first, cut.last) == (4, 15)
@@ -96,7 +96,7 @@ def test_two_checkpoints_in_a_row_name_the_same_files_in_flight_and_write_none_o
     assert {path.suffix for path in (tmp_path / "home").rglob("*") if path.is_file()} == {".channel"}
 
 
-def test_a_restore_reads_and_writes_no_row_in_flight_and_a_checkpoint_is_possible_before_one_is_read(tmp_path: Path) -> None:
+def test_a_restore_copies_no_row_in_flight_and_a_checkpoint_is_possible_before_one_is_read(tmp_path: Path) -> None:
     """U11 to U13, U15: the files that the batches name do not exist, so the restore cannot have read them."""
     channel = Channel(tmp_path, 100)
     slow = channel.consumer("slow", 4, 6, 9)
@@ -114,7 +114,9 @@ def test_a_restore_reads_and_writes_no_row_in_flight_and_a_checkpoint_is_possibl
 
 
 @pytest.mark.parametrize("offsets", [(), (7,), (None, None), (None, 7)])
-def test_for_a_consumer_that_has_hardly_begun_everything_is_there(tmp_path: Path, offsets: tuple[int | None, ...]) -> None:
+def test_the_rebuilt_log_has_everything_for_a_consumer_that_has_hardly_begun(
+    tmp_path: Path, offsets: tuple[int | None, ...]
+) -> None:
     channel = Channel(tmp_path, 9)
     cut = channel.cut(8, channel.consumer("query", *offsets))
     assert (cut.first, cut.last) == (0, 8)
@@ -123,13 +125,13 @@ def test_for_a_consumer_that_has_hardly_begun_everything_is_there(tmp_path: Path
     assert channel.versions() == [f"{version:04d}.json" for version in range(10)]
 
 
-def test_a_channel_that_is_consumed_holds_what_its_consumer_plans_again(tmp_path: Path) -> None:
+def test_a_consumed_channel_keeps_the_batches_that_its_consumer_plans_again(tmp_path: Path) -> None:
     channel = Channel(tmp_path, 1_000)
     cut = channel.cut(999, channel.consumer("query", 999, 1001))
     assert (cut.first, cut.last, cut.in_flight_rows) == (997, 999, 0)
 
 
-def test_batches_after_the_cut_are_not_in_it(tmp_path: Path) -> None:
+def test_batches_after_the_cut_are_not_in_the_rebuilt_log(tmp_path: Path) -> None:
     channel = Channel(tmp_path, 9)
     log = channel.rebuilt(channel.cut(4, channel.consumer("query", 2, 4)))
     assert log.latest() == 5
@@ -144,7 +146,7 @@ def test_a_cut_batch_that_never_reached_the_sink_has_no_line(tmp_path: Path) -> 
     assert channel.rebuilt(cut).latest() == 3
 
 
-def test_a_stage_without_a_batch_has_a_log_with_nothing_in_it(tmp_path: Path) -> None:
+def test_a_stage_without_a_batch_has_an_empty_log(tmp_path: Path) -> None:
     channel = Channel(tmp_path, 0)
     cut = channel.cut(NO_BATCH, channel.consumer("query"))
     assert (cut.first, cut.last) == (0, NO_BATCH)
@@ -152,7 +154,7 @@ def test_a_stage_without_a_batch_has_a_log_with_nothing_in_it(tmp_path: Path) ->
     assert (log.latest(), log.table_id) == (0, channel.log.table_id)
 
 
-def test_folded_batches_are_in_the_cut_like_any_other(tmp_path: Path) -> None:
+def test_folded_batches_are_in_the_cut_like_all_others(tmp_path: Path) -> None:
     channel = Channel(tmp_path, 30)
     channel.log.fold(BatchId(20))
     cut = channel.cut(29, channel.consumer("query", 5, 8))
@@ -168,7 +170,7 @@ def test_a_batch_that_the_log_has_forgotten_cannot_be_cut(tmp_path: Path) -> Non
         channel.cut(29, channel.consumer("query", 5, 8))
 
 
-def test_a_rebuilt_log_folds_forgets_and_can_be_cut_again(tmp_path: Path) -> None:
+def test_a_rebuilt_log_can_be_folded_trimmed_and_cut_again(tmp_path: Path) -> None:
     channel = Channel(tmp_path, 30)
     consumer = channel.consumer("query", 10, 12)
     log = channel.rebuilt(channel.cut(29, consumer))
@@ -181,7 +183,7 @@ def test_a_rebuilt_log_folds_forgets_and_can_be_cut_again(tmp_path: Path) -> Non
     assert (third.table_id, batches(third)) == (channel.log.table_id, list(range(23, 30)))
 
 
-def test_a_rebuilt_log_is_gone_on_with_as_the_table_that_it_was_begun_for(tmp_path: Path) -> None:
+def test_a_rebuilt_log_continues_with_its_table(tmp_path: Path) -> None:
     channel = Channel(tmp_path, 3)
     log = channel.rebuilt(channel.cut(2))
     assert not log.begin(METADATA | {"id": "the-table"}, PROTOCOL, STAGED_FOR)
@@ -196,7 +198,7 @@ def test_an_altered_file_of_a_channel_is_corrupt_by_name(tmp_path: Path) -> None
         channel.store.read_channel(cut)
 
 
-def test_a_channel_file_has_every_batch_since_the_parent_and_a_log_is_built_without_those(tmp_path: Path) -> None:
+def test_a_channel_file_has_every_batch_since_the_parent_and_the_rebuilt_log_only_needed_ones(tmp_path: Path) -> None:
     channel = Channel(tmp_path, 50)
     cut = cut_channel(channel.store, CheckpointId(1), HOURLY, channel.log, BatchId(41), [], BatchId(30))
     lines = channel.store.read_channel(cut)

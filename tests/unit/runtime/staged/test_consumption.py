@@ -21,7 +21,7 @@ def amount(files: int) -> StagedAmount:
     return StagedAmount(files * FILE_ROWS, files * FILE_BYTES, files)
 
 
-def test_before_its_first_batch_everything_is_left(channel: Channel) -> None:
+def test_all_rows_are_unread_before_the_first_batch(channel: Channel) -> None:
     assert channel.consumption.lag() == {1: amount(6)}
     assert channel.consumption.in_flight_bytes({PRODUCER}) == 6 * FILE_BYTES
     assert not channel.consumption.has_consumed({PRODUCER})
@@ -29,13 +29,13 @@ def test_before_its_first_batch_everything_is_left(channel: Channel) -> None:
     assert channel.consumption.has_consumed(set())
 
 
-def test_a_batch_that_has_read_nothing_of_the_channel_leaves_everything(channel: Channel) -> None:
+def test_all_rows_are_unread_after_a_batch_that_has_read_nothing_of_the_channel(channel: Channel) -> None:
     channel.consume(0, None)
     assert channel.consumption.lag() == {1: amount(6)}
     assert channel.consumption.consumed_by(BatchId(0)) == {}
 
 
-def test_what_was_read_is_not_left(channel: Channel) -> None:
+def test_rows_that_were_read_are_not_unread(channel: Channel) -> None:
     channel.consume(0, 2)
     assert channel.consumption.lag() == {1: amount(5)}
     channel.consume(1, 5)
@@ -43,25 +43,25 @@ def test_what_was_read_is_not_left(channel: Channel) -> None:
     assert channel.consumption.has_consumed({PRODUCER})
 
 
-def test_a_version_that_was_read_in_part_counts_whole(channel: Channel) -> None:
+def test_a_version_that_was_read_in_part_counts_completely(channel: Channel) -> None:
     channel.consume(0, 2, index=0)
     assert channel.consumption.lag() == {1: amount(5)}
     assert channel.consumption.consumed_by(BatchId(0)) == {PRODUCER: 1}
 
 
 @pytest.mark.parametrize(("produced", "files"), [(0, 0), (1, 2), (2, 2), (3, 5)])
-def test_in_flight_at_a_cut_is_what_lies_between_the_two_stages(channel: Channel, produced: int, files: int) -> None:
+def test_rows_in_flight_at_a_cut_are_the_rows_between_the_two_stages(channel: Channel, produced: int, files: int) -> None:
     channel.consume(0, 2)
     channel.consume(1, 5)
     cut = {CONSUMER: BatchId(0), PRODUCER: BatchId(produced)}
     assert channel.consumption.in_flight(CONSUMER, cut) == amount(files)
 
 
-def test_in_flight_before_the_first_batch_is_all_that_was_produced(channel: Channel) -> None:
+def test_all_produced_rows_are_in_flight_before_the_first_batch(channel: Channel) -> None:
     assert channel.consumption.in_flight(CONSUMER, {CONSUMER: NO_BATCH, PRODUCER: BatchId(1)}) == amount(3)
 
 
-def test_the_rest_of_a_channel_is_all_that_was_produced(channel: Channel) -> None:
+def test_the_rest_of_a_channel_goes_up_to_the_last_produced_batch(channel: Channel) -> None:
     channel.consume(0, 2, index=0)
     bound = channel.bounds[1]
     assert isinstance(bound, ChannelBound)
@@ -74,7 +74,7 @@ def test_the_rest_of_a_channel_is_all_that_was_produced(channel: Channel) -> Non
     assert channel.consumption.lag() == {1: amount(0)}
 
 
-def test_a_channel_of_which_nothing_was_read_has_no_rest_to_name(channel: Channel) -> None:
+def test_a_channel_of_which_nothing_was_read_has_no_rest(channel: Channel) -> None:
     bound = channel.bounds[1]
     assert isinstance(bound, ChannelBound)
     assert bound.rest(NO_OFFSET) is None

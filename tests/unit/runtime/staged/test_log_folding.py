@@ -90,7 +90,7 @@ DEATHS = st.one_of(st.none(), st.none(), st.integers(0, 6))
 
 
 @given(st.lists(st.tuples(ACTIONS, DEATHS), max_size=40))
-def test_any_history_reads_like_a_log_that_was_never_folded(history: list[tuple[tuple[str, int], int | None]]) -> None:
+def test_a_log_with_any_history_reads_like_a_log_that_was_never_folded(history: list[tuple[tuple[str, int], int | None]]) -> None:
     compared = Compared()
     for (what, number), dies_before in history:
         if what == "append":
@@ -154,7 +154,7 @@ def test_a_log_is_folded_behind_its_slowest_consumer(files: MemoryFiles, log: Pr
     assert log.folded() == 3, "version 5 is read again, and batch 3 is version 4"
 
 
-def test_a_consumer_that_has_not_begun_holds_all_of_it_back(files: MemoryFiles, log: PrivateLog) -> None:
+def test_a_log_is_not_folded_before_a_consumer_has_begun(files: MemoryFiles, log: PrivateLog) -> None:
     fold_consumed(log, [Query(files, "fast").consume(15, 21).consumer, Query(files, "new").consumer], batches_min=1)
     assert log.folded() == -1
 
@@ -164,14 +164,14 @@ def test_a_log_without_consumers_is_folded_up_to_its_last_batch_but_one(log: Pri
     assert log.folded() == 18
 
 
-def test_few_batches_are_left_for_the_next_time(log: PrivateLog) -> None:
+def test_too_few_batches_are_not_folded(log: PrivateLog) -> None:
     fold_consumed(log, [], batches_min=20)
     assert log.folded() == -1
     fold_consumed(log, [], batches_min=19)
     assert log.folded() == 18
 
 
-def test_a_consumed_batch_that_the_parent_holds_is_forgotten_and_its_channel_files_go(
+def test_a_consumed_batch_of_the_parent_checkpoint_is_forgotten_with_its_channel_files(
     files: MemoryFiles, log: PrivateLog
 ) -> None:
     channel, query = MemoryFiles(), Query(files, "query")
@@ -188,7 +188,7 @@ def test_a_consumed_batch_that_the_parent_holds_is_forgotten_and_its_channel_fil
     assert channel.names("") == sorted([f".{b}.parquet.crc" for b in range(4, 20)] + [f"{b}.parquet" for b in range(4, 20)])
 
 
-def test_what_a_checkpoint_names_stays_and_what_was_packed_before_it_goes(log: PrivateLog) -> None:
+def test_files_that_a_checkpoint_names_stay_and_files_that_were_packed_before_are_deleted(log: PrivateLog) -> None:
     table = MemoryFiles()
     for batch in range(20):
         table.create(f"{batch}.parquet", b"rows")

@@ -33,13 +33,13 @@ def test_a_batch_reads_back_as_it_was_staged(log: PrivateLog) -> None:
     assert log.read(BatchId(0)) == staged(0, "a%20b.parquet", "c.parquet")
 
 
-def test_what_a_batch_violates_is_no_matter_of_the_batches_before_it(log: PrivateLog) -> None:
+def test_violations_of_a_batch_do_not_count_for_earlier_batches(log: PrivateLog) -> None:
     violating = replace(staged(1, "a.parquet"), violations={"positive": 2})
     log.append(violating)
     assert [batch.violations for batch in log.between(BatchId(-1), BatchId(1))] == [{}, {"positive": 2}]
 
 
-def test_the_losses_whose_rows_a_batch_has_staged_are_in_its_version_and_in_its_segment(log: PrivateLog) -> None:
+def test_losses_that_a_batch_has_backfilled_are_in_its_version_and_in_its_segment(log: PrivateLog) -> None:
     batches = [staged(0, "a"), replace(staged(1, "b"), backfilled=(LossId("3-1"),)), staged(3)]
     for batch in batches:
         log.append(batch)
@@ -53,7 +53,7 @@ def test_a_batch_that_is_not_staged_has_no_version(log: PrivateLog) -> None:
     assert log.read(BatchId(0)) is None
 
 
-def test_the_first_result_of_a_batch_stands(log: PrivateLog) -> None:
+def test_only_the_first_result_of_a_batch_counts(log: PrivateLog) -> None:
     log.append(staged(0, "first.parquet"))
     with pytest.raises(AlreadyExistsError):
         log.append(staged(0, "second.parquet"))
@@ -73,13 +73,13 @@ def test_batch_ids_that_never_reached_the_sink_get_empty_versions(log: PrivateLo
     assert log.latest() == 4
 
 
-def test_beginning_again_changes_nothing(tmp_path: Path, log: PrivateLog) -> None:
+def test_beginning_a_log_again_changes_nothing(tmp_path: Path, log: PrivateLog) -> None:
     before = (tmp_path / "log/_delta_log/00000000000000000000.json").read_bytes()
     assert not log.begin(METADATA | {"configuration": {}}, PROTOCOL, STAGED_FOR)
     assert (tmp_path / "log/_delta_log/00000000000000000000.json").read_bytes() == before
 
 
-def test_a_log_that_knows_no_table_yet_takes_the_one_that_it_is_begun_for(tmp_path: Path) -> None:
+def test_a_log_without_a_table_takes_the_table_for_which_it_is_begun(tmp_path: Path) -> None:
     """The log comes from a savepoint that was taken with another table."""
     log = PrivateLog(quick(tmp_path), "log", TABLE)
     log.rebuild(LogIdentity(METADATA | {"id": "as consumers call it"}, PROTOCOL, None), [staged(3), staged(4, "4.parquet")])
@@ -98,7 +98,7 @@ def changed(name: str) -> StagedFor:
     return StagedFor(table_id=STAGED_FOR.table_id, since=(StagedSince(first=BatchId(0), shape=shape),))
 
 
-def test_a_log_is_not_gone_on_with_where_staged_rows_do_not_fit_the_table_any_more(log: PrivateLog) -> None:
+def test_a_log_whose_staged_rows_no_longer_fit_the_table_is_refused(log: PrivateLog) -> None:
     log.append(staged(0, "a.parquet"))
     log.append(staged(1, "b.parquet"))
     with pytest.raises(UnsupportedTableError, match="do not fit it any more: it is odd") as caught:
@@ -107,7 +107,7 @@ def test_a_log_is_not_gone_on_with_where_staged_rows_do_not_fit_the_table_any_mo
     assert log.staged_for() == STAGED_FOR
 
 
-def test_rows_that_a_checkpoint_has_do_not_keep_a_log_from_being_gone_on_with(log: PrivateLog) -> None:
+def test_rows_that_are_in_a_checkpoint_do_not_prevent_a_log_from_continuing(log: PrivateLog) -> None:
     log.append(staged(0, "a.parquet"))
     assert log.begin(METADATA, PROTOCOL, changed("a"), recorded=BatchId(0), misfits=lambda _: ["is odd"])
     found = log.staged_for()
@@ -115,9 +115,7 @@ def test_rows_that_a_checkpoint_has_do_not_keep_a_log_from_being_gone_on_with(lo
     assert found.since == (StagedSince(first=BatchId(1), shape=changed("a").since[0].shape),)
 
 
-def test_constraints_are_left_to_the_publication_from_the_next_batch_on_until_the_log_is_begun_again(
-    tmp_path: Path, log: PrivateLog
-) -> None:
+def test_constraints_are_left_to_the_publication_until_the_log_is_begun_again(tmp_path: Path, log: PrivateLog) -> None:
     constrained = changed("a").since[0].shape
     log.begin(METADATA, PROTOCOL, changed("a"), recorded=BatchId(0))
     log.append(staged(0, "a.parquet"))
@@ -136,7 +134,7 @@ def test_constraints_are_left_to_the_publication_from_the_next_batch_on_until_th
     assert found.since == (StagedSince(first=BatchId(1), shape=SHAPE), StagedSince(first=BatchId(2), shape=constrained))
 
 
-def test_a_driver_that_is_killed_before_it_stages_the_refused_batch_has_the_constraints_checked_again(
+def test_constraints_are_checked_again_if_the_driver_died_before_it_staged_the_refused_batch(
     tmp_path: Path, log: PrivateLog
 ) -> None:
     log.begin(METADATA, PROTOCOL, changed("a"))
@@ -155,7 +153,7 @@ def test_a_log_without_a_public_table_leaves_no_constraints_to_a_publication(tmp
         log.leave_constraints_to_publication()
 
 
-def test_a_log_knows_what_the_table_was_for_each_batch(log: PrivateLog) -> None:
+def test_a_log_records_the_shape_of_the_table_for_each_batch(log: PrivateLog) -> None:
     log.append(staged(0, "a.parquet"))
     log.append(staged(1, "b.parquet"))
     assert log.begin(METADATA, PROTOCOL, changed("a"))
@@ -248,7 +246,7 @@ def test_a_log_that_is_folded_while_it_is_read_is_read_whole(tmp_path: Path, mon
     assert [each.batch for each in log.between(BatchId(1), BatchId(8))] == list(range(2, 9))
 
 
-def test_a_fold_keeps_the_versions_that_somebody_may_have_listed_until_the_next(tmp_path: Path) -> None:
+def test_a_fold_keeps_versions_that_a_reader_may_have_listed_until_the_next_fold(tmp_path: Path) -> None:
     log = filled(tmp_path, 6)
     log.fold(BatchId(1))
     assert versions(tmp_path) == ["0000.json", "0001.json", "0002.checkpoint.parquet", *(f"{n:04}.json" for n in range(2, 7))]
@@ -271,7 +269,7 @@ def checksum(root: Path, version: int) -> dict[str, Any]:
     return found
 
 
-def test_a_version_that_delta_reads_at_once_has_a_checksum_file_with_the_files_that_are_not_folded(tmp_path: Path) -> None:
+def test_a_version_that_delta_reads_has_a_checksum_file_with_the_files_that_are_not_folded(tmp_path: Path) -> None:
     log = begun(quick(tmp_path))
     log.append(staged(0, "a.parquet", "b.parquet"))
     log.write_checksums()
@@ -330,7 +328,7 @@ def test_a_log_with_one_batch_or_none_is_not_folded(tmp_path: Path) -> None:
     assert versions(tmp_path) == ["0000.json", "0001.json"]
 
 
-def test_delta_begins_a_folded_log_at_its_checkpoint_with_the_tables_own_schema(tmp_path: Path) -> None:
+def test_delta_reads_a_folded_log_from_its_checkpoint_with_the_schema_of_the_table(tmp_path: Path) -> None:
     log = filled(tmp_path, 6)
     log.fold(BatchId(2))
     log.fold(BatchId(3))
@@ -340,7 +338,7 @@ def test_delta_begins_a_folded_log_at_its_checkpoint_with_the_tables_own_schema(
     assert [field.name for field in table.schema().fields] == ["id"]
 
 
-def test_segments_are_bounded(tmp_path: Path) -> None:
+def test_segments_have_a_maximal_size(tmp_path: Path) -> None:
     filled(tmp_path, 9)
     log = PrivateLog(quick(tmp_path), "log", TABLE, segment_batches_max=3)
     log.fold(BatchId(7))
@@ -348,7 +346,7 @@ def test_segments_are_bounded(tmp_path: Path) -> None:
     assert [batch.batch for batch in everything(log)] == list(range(9))
 
 
-def test_what_is_forgotten_is_told_first_and_asking_for_it_is_an_error(tmp_path: Path) -> None:
+def test_a_forgotten_batch_is_reported_before_it_is_deleted_and_cannot_be_read_any_more(tmp_path: Path) -> None:
     log = filled(tmp_path, 9)
     for last in (1, 3, 6):
         log.fold(BatchId(last))
@@ -370,7 +368,7 @@ def test_the_newest_segment_is_never_forgotten(tmp_path: Path) -> None:
     assert begun(quick(tmp_path)).folded() == 6
 
 
-def test_a_batch_that_is_told_and_not_deleted_is_told_again() -> None:
+def test_a_batch_that_was_reported_and_not_deleted_is_reported_again() -> None:
     log = begun(MemoryFiles())
     for batch in range(6):
         log.append(staged(batch))
@@ -387,7 +385,7 @@ def test_a_batch_that_is_told_and_not_deleted_is_told_again() -> None:
     assert [batch.batch for batch in told] == [0, 1]
 
 
-def test_columns_that_a_folded_log_gains_are_seen_by_those_who_begin_at_its_checkpoint(tmp_path: Path) -> None:
+def test_readers_that_begin_at_the_checkpoint_of_a_folded_log_see_columns_that_it_has_gained(tmp_path: Path) -> None:
     log = filled(tmp_path, 6)
     log.fold(BatchId(1))
     log.fold(BatchId(3))
@@ -413,7 +411,7 @@ def test_a_flipped_byte_of_a_version_is_noticed(tmp_path_factory: pytest.TempPat
         fresh.read(BatchId(0)) if version else fresh.identity()
 
 
-def test_a_version_that_is_nested_without_end_is_noticed(tmp_path: Path) -> None:
+def test_a_version_with_endless_nesting_is_noticed(tmp_path: Path) -> None:
     log = begun(LocalFiles(tmp_path))
     log.append(staged(0, "a.parquet"))
     (tmp_path / f"log/_delta_log/{1:020d}.json").write_bytes(b"[" * 100_000)

@@ -30,7 +30,7 @@ def a_run(name: str = "scored", reads: str = "orders", **facts: Any) -> StageRun
     )
 
 
-def test_rows_are_backfilled_through_stages_without_state_into_tables_that_take_older_rows() -> None:
+def test_rows_are_backfilled_through_stateless_stages_into_tables_that_accept_older_rows() -> None:
     check_backfill(LOSS, [a_run()])
     check_backfill(LOSS, [a_run(), a_run("totals", "scored", mode=SinkMode.UPSERT, sequence_by="at")])
     check_backfill(LOSS, [a_run(), a_run("first_seen", "scored", mode=SinkMode.INSERT)])
@@ -45,7 +45,9 @@ def test_rows_are_backfilled_through_stages_without_state_into_tables_that_take_
         ([a_run(), a_run("newest", "scored", mode=SinkMode.UPSERT)], "sink 'newest' is an upsert without sequence_by="),
     ],
 )
-def test_a_loss_whose_tables_would_not_be_those_of_a_run_without_it_is_refused(reached: list[StageRun], why: str) -> None:
+def test_a_loss_is_refused_if_its_backfill_would_give_other_tables_than_a_run_without_it(
+    reached: list[StageRun], why: str
+) -> None:
     with pytest.raises(RejectedError, match=why) as refused:
         check_backfill(LOSS, reached)
     assert refused.value.remedy

@@ -21,5 +21,5 @@ def stream(path: str | None) -> Leaf:
         (["abfss://lake@account.dfs.core.windows.net/events"], "1s"),
     ],
 )
-def test_an_idle_stage_looks_less_often_for_rows_in_a_store(paths: list[str | None], delay: str) -> None:
+def test_an_idle_stage_checks_for_rows_in_a_store_less_often(paths: list[str | None], delay: str) -> None:
     assert polling_delay(map(stream, paths)) == delay

@@ -56,7 +56,7 @@ def test_a_closed_gate_holds_a_batch_until_it_is_opened() -> None:
     assert batch.ended()
 
 
-def test_closing_leaves_the_batch_that_is_in_alone() -> None:
+def test_closing_the_gate_does_not_affect_the_batch_inside() -> None:
     gate = Gate()
     batch = Batch(gate)
     assert batch.inside.wait(SOON_S)
@@ -99,7 +99,7 @@ def test_no_batch_waits_for_room_after_the_gate_has_made_room() -> None:
     assert held.ended()
 
 
-def test_who_waits_or_comes_is_turned_away_until_the_next_query() -> None:
+def test_waiting_and_new_batches_are_turned_away_until_the_next_query() -> None:
     gate = Gate()
     gate.close()
     waiting = Batch(gate)
@@ -116,7 +116,7 @@ def test_who_waits_or_comes_is_turned_away_until_the_next_query() -> None:
         assert not gate.is_empty()
 
 
-def test_whoever_turns_away_can_wait_for_the_batch_that_is_in() -> None:
+def test_a_caller_that_turns_batches_away_can_wait_for_the_batch_inside() -> None:
     gate = Gate()
     batch = Batch(gate)
     assert batch.inside.wait(SOON_S)

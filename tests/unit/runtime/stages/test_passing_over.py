@@ -111,7 +111,7 @@ def without_spark() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("poison", [f"a{number}.parquet" for number in range(7)] + ["b.parquet"])
-def test_the_file_that_fails_a_batch_is_found_wherever_it_is(poison: str) -> None:
+def test_the_file_that_fails_a_batch_is_found_at_any_position(poison: str) -> None:
     site = Site(poison)
     site.fails()
     assert not site.is_due()
@@ -149,7 +149,7 @@ def test_a_second_file_is_found_at_the_next_failure_of_the_same_batch() -> None:
 
 
 @given(poison=st.sets(st.sampled_from([*(f"a{number}.parquet" for number in range(7)), "b.parquet"])))
-def test_all_files_that_fail_a_batch_are_passed_over_and_no_other(poison: set[str]) -> None:
+def test_exactly_the_files_that_fail_a_batch_are_passed_over(poison: set[str]) -> None:
     site, without = Site(*poison), set[str]()
     while poison - without:
         site.fails()
@@ -158,7 +158,7 @@ def test_all_files_that_fail_a_batch_are_passed_over_and_no_other(poison: set[st
     assert files_of(site.recorded) == sorted(poison)
 
 
-def test_what_another_try_may_heal_is_not_tolerated() -> None:
+def test_an_error_that_another_try_may_heal_is_not_tolerated() -> None:
     site = Site("b.parquet")
     assert not any(site.fails(InterruptedRunError("the service is away")) for _ in range(5))
     assert not site.is_due()
@@ -174,7 +174,7 @@ def test_a_failure_counts_only_once_its_batch_can_be_read(monkeypatch: pytest.Mo
     assert not site.is_due()
 
 
-def test_a_batch_that_is_staged_is_not_run_without_anything() -> None:
+def test_no_file_of_a_staged_batch_is_passed_over() -> None:
     site = Site("b.parquet")
     site.own.append(staged(1, "result.parquet"))
     assert not site.fails()
@@ -189,7 +189,7 @@ def test_a_stage_that_fails_without_any_rows_has_nothing_to_pass_over() -> None:
     assert site.recorded == []
 
 
-def test_while_something_is_away_nothing_is_passed_over() -> None:
+def test_no_file_is_passed_over_while_a_service_is_unavailable() -> None:
     site = Site("a0.parquet")
     site.fails(), site.fails()
     away = InterruptedRunError("the service is away")
@@ -199,7 +199,7 @@ def test_while_something_is_away_nothing_is_passed_over() -> None:
     assert site.recorded == []
 
 
-def test_a_stage_that_is_to_stop_looks_no_further() -> None:
+def test_a_stage_that_is_to_stop_ends_the_search() -> None:
     site = Site("a3.parquet")
     site.fails(), site.fails()
     site.on_probe = site.stopping.set
@@ -213,7 +213,7 @@ def test_a_stage_that_is_to_stop_looks_no_further() -> None:
     begin=st.integers(min_value=0, max_value=25),
     count=st.integers(min_value=0, max_value=25),
 )
-def test_the_pieces_of_a_batch_are_those_of_its_units_in_their_order(sizes: list[int], begin: int, count: int) -> None:
+def test_the_pieces_of_a_batch_are_the_pieces_of_its_units_in_their_order(sizes: list[int], begin: int, count: int) -> None:
     name = InputName("clicks")
     ranges = [Records(topic="clicks", partition=number, first=7, end=7 + size) for number, size in enumerate(sizes)]
     planned = [Planned(name, each, each.end - each.first) for each in ranges]

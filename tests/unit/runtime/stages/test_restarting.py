@@ -97,7 +97,7 @@ def test_a_failure_that_may_heal_is_logged_and_the_stage_starts_again() -> None:
 
 @pytest.mark.usefixtures("spark_runs")
 @pytest.mark.parametrize("error", [RejectedError("Its rows do not fit."), FencedError("Another attempt is live.")])
-def test_a_failure_that_cannot_heal_ends_the_attempt_at_once_however_many_restarts_are_left(error: Exception) -> None:
+def test_a_failure_that_cannot_heal_ends_the_attempt_at_once(error: Exception) -> None:
     failing = Failing(attempts=1000)
     with pytest.raises(type(error)) as raised:
         failing.fails(error)
@@ -115,7 +115,7 @@ def test_a_stage_that_has_lost_its_input_does_not_start_again() -> None:
 
 @pytest.mark.usefixtures("spark_runs")
 @pytest.mark.parametrize("error", [InterruptedRunError("A file is gone."), RejectedError("Version 3 changes rows.")])
-def test_a_stage_whose_source_goes_on_without_what_is_gone_is_built_again_and_that_is_no_restart(error: Exception) -> None:
+def test_a_stage_whose_source_skips_lost_rows_is_built_again_and_that_is_no_restart(error: Exception) -> None:
     failing = Failing(attempts=0, isolated=True)
     failing.goes_on = SourceGoesOnError("Version 3 is passed over.")
     with pytest.raises(SourceGoesOnError):
@@ -124,7 +124,7 @@ def test_a_stage_whose_source_goes_on_without_what_is_gone_is_built_again_and_th
 
 
 @pytest.mark.usefixtures("spark_runs")
-def test_a_stage_fails_as_usual_where_nobody_can_tell_whether_its_source_goes_on() -> None:
+def test_a_stage_fails_as_usual_if_it_is_unknown_whether_its_source_skips_lost_rows() -> None:
     failing, error = Failing(attempts=1000), InterruptedRunError("A file is gone.")
     failing.goes_on = StorageError("Kafka does not answer.")
     failing.fails(error)
@@ -132,7 +132,7 @@ def test_a_stage_fails_as_usual_where_nobody_can_tell_whether_its_source_goes_on
 
 
 @pytest.mark.usefixtures("spark_runs")
-def test_a_stage_starts_again_where_nobody_can_tell_whether_it_has_lost_its_input() -> None:
+def test_a_stage_starts_again_if_it_is_unknown_whether_its_input_is_lost() -> None:
     failing = Failing(attempts=1000)
     for failing.lost in (StorageError("Kafka does not answer."), ValueError("of a client")):
         failing.fails(InterruptedRunError("A file is gone."))
@@ -141,7 +141,7 @@ def test_a_stage_starts_again_where_nobody_can_tell_whether_it_has_lost_its_inpu
     failing.fails(InterruptedRunError("A file is gone."))
 
 
-def test_without_spark_no_restart_can_heal_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_failure_can_heal_after_spark_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running_stage, "application_has_ended", lambda spark: True)
     failing, error = Failing(attempts=1000), StorageError("The disk is away.")
     with pytest.raises(StorageError) as raised:
@@ -151,7 +151,7 @@ def test_without_spark_no_restart_can_heal_anything(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.usefixtures("spark_runs")
-def test_a_stage_gives_up_once_its_strategy_allows_no_more() -> None:
+def test_a_stage_gives_up_once_its_strategy_allows_no_more_restarts() -> None:
     failing = Failing(attempts=1)
     failing.fails(StorageError("The disk is away."))
     failing.restarts.history = failing.restarts.history.model_copy(update={"restart_at_ms": -1})  # the restart has happened
@@ -168,7 +168,9 @@ SAME_BATCH = "Batch 7 of stage 'hourly' was computed twice and had 3 rows after 
 @pytest.mark.usefixtures("spark_runs")
 @pytest.mark.parametrize("lasts_s", [1.0, HOURS_S])
 @pytest.mark.parametrize("error", [InterruptedRunError(SAME_BATCH), ConnectionError("its code finds no service")])
-def test_by_default_a_batch_that_fails_at_each_try_ends_the_stage_however_long_it_takes(error: Exception, lasts_s: float) -> None:
+def test_a_batch_that_fails_at_each_try_ends_the_stage_by_default_however_long_a_try_takes(
+    error: Exception, lasts_s: float
+) -> None:
     failing = Failing(settings=DEFAULT)
     for _ in range(20):
         failing.fails(error)
@@ -179,7 +181,7 @@ def test_by_default_a_batch_that_fails_at_each_try_ends_the_stage_however_long_i
 
 
 @pytest.mark.usefixtures("spark_runs")
-def test_a_stage_that_does_its_batches_between_rare_failures_is_started_again_for_ever() -> None:
+def test_a_stage_that_completes_batches_between_rare_failures_is_restarted_for_ever() -> None:
     failing = Failing(settings=DEFAULT)
     for batch in range(100):
         failing.committed.create(f"stage/commits/{batch}", b"v2\n{}")
@@ -197,7 +199,7 @@ OF_ITS_OWN = [
 
 @pytest.mark.usefixtures("spark_runs")
 @pytest.mark.parametrize(("error", "given_up_with"), OF_ITS_OWN)
-def test_a_stage_that_has_failed_for_good_is_given_up_alone_and_is_failing_from_then_on(
+def test_only_the_stage_that_has_failed_for_good_is_given_up_and_stays_failing(
     error: Exception, given_up_with: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failing = Failing(attempts=0, isolated=True)
@@ -209,7 +211,7 @@ def test_a_stage_that_has_failed_for_good_is_given_up_alone_and_is_failing_from_
 
 @pytest.mark.usefixtures("spark_runs")
 @pytest.mark.parametrize(("error", "ends_with"), OF_ITS_OWN)
-def test_a_stage_that_has_failed_for_good_ends_the_attempt_where_that_was_chosen(
+def test_a_stage_that_has_failed_for_good_ends_the_attempt_if_the_pipeline_declares_it(
     error: Exception, ends_with: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failing = Failing(attempts=0)
@@ -229,7 +231,7 @@ def test_a_stage_that_has_failed_for_good_ends_the_attempt_where_that_was_chosen
         CorruptDocumentError("A version of a log is torn."),
     ],
 )
-def test_what_only_another_attempt_can_heal_or_is_of_all_stages_ends_the_attempt(
+def test_a_failure_of_all_stages_or_for_the_next_attempt_ends_the_attempt(
     error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failing = Failing(attempts=1000, isolated=True)
@@ -238,7 +240,7 @@ def test_what_only_another_attempt_can_heal_or_is_of_all_stages_ends_the_attempt
 
 
 @pytest.mark.usefixtures("spark_runs")
-def test_what_ends_while_no_stage_is_to_go_on_is_no_failure() -> None:
+def test_a_stage_that_ends_while_all_stages_stop_has_not_failed() -> None:
     failing = Failing(attempts=0)
     failing.stopping.set()
     failing.fails(RejectedError("Its rows do not fit."))
@@ -265,7 +267,7 @@ class Tolerant:
 
 
 @pytest.mark.usefixtures("spark_runs")
-def test_what_a_stage_tolerates_is_no_restart_and_it_passes_something_over_before_it_goes_on(
+def test_a_tolerated_failure_is_no_restart_and_a_file_is_passed_over_before_the_stage_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     failing, tolerant = Failing(attempts=0), Tolerant()

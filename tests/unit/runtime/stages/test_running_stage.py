@@ -102,7 +102,7 @@ def test_a_stage_that_has_failed_with_nothing_left_to_read_is_at_rest_once_it_is
         assert not stage.in_cut.is_at_rest()
 
 
-def test_a_stage_is_failing_while_it_waits_for_its_restart_and_while_a_batch_is_to_be_done_again() -> None:
+def test_a_stage_is_failing_while_it_waits_for_its_restart_and_until_its_batch_was_repeated() -> None:
     stage, waits = Stage(ALL_READ), list[bool]()
     in_cut: StageAtWork = stage.in_cut
 
@@ -120,7 +120,7 @@ def test_a_stage_is_failing_while_it_waits_for_its_restart_and_while_a_batch_is_
     assert not in_cut.is_failing()
 
 
-def test_a_batch_that_is_staged_and_not_committed_keeps_a_stage_from_being_at_rest_whether_it_has_failed_or_not() -> None:
+def test_a_stage_with_a_staged_and_uncommitted_batch_is_not_at_rest() -> None:
     stage = Stage(ALL_READ)
     stage.plans()
     stage.stages()
@@ -133,7 +133,7 @@ def test_a_batch_that_is_staged_and_not_committed_keeps_a_stage_from_being_at_re
     assert stage.in_cut.is_at_rest()
 
 
-def test_a_stage_that_fails_while_its_log_cannot_be_read_starts_again_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stage_that_fails_while_its_log_cannot_be_read_still_starts_again(monkeypatch: pytest.MonkeyPatch) -> None:
     def away() -> None:
         raise StorageError("The disk is away.")
 
@@ -180,7 +180,7 @@ class Ending:
             stage.stop()
 
 
-def test_a_bounded_stage_waits_for_those_that_it_reads_and_for_no_others() -> None:
+def test_a_bounded_stage_waits_only_for_the_stages_that_it_reads() -> None:
     ending = Ending("poisoned")
     poisoned, history = ending.stage("poisoned"), ending.stage("history")
     behind_both, behind = ending.stage("behind both", poisoned, history), ending.stage("behind", history)
@@ -194,7 +194,7 @@ def test_a_bounded_stage_waits_for_those_that_it_reads_and_for_no_others() -> No
     assert [stage.failure for stage in ending.stages] == [None] * 4
 
 
-def test_a_bounded_stage_that_gives_up_says_why_and_the_others_go_on() -> None:
+def test_a_bounded_stage_that_gives_up_shows_the_reason_and_other_stages_go_on() -> None:
     ending = Ending("poisoned", restarts=False)
     poisoned, history = ending.stage("poisoned"), ending.stage("history")
     poisoned.start()

@@ -30,7 +30,7 @@ class EndsWhileLookedAt(PrivateLog):
         return found
 
 
-def test_a_channel_into_which_the_last_rows_come_at_the_moment_of_the_look_has_not_ended() -> None:
+def test_a_channel_that_gets_its_last_rows_during_the_check_has_not_ended() -> None:
     files = MemoryFiles()
     log = begun(files)
     log.append(staged(0, "first.parquet"))

@@ -36,7 +36,7 @@ def consumer(files: MemoryFiles, name: str, batches_read: int) -> Consumer:
     return Consumer(SparkLog(files, name), 0)
 
 
-def test_a_stage_is_ahead_by_what_its_slowest_consumer_has_not_consumed(files: MemoryFiles, output: StageOutput) -> None:
+def test_a_stage_is_ahead_by_the_rows_that_its_slowest_consumer_has_not_consumed(files: MemoryFiles, output: StageOutput) -> None:
     output.add_consumer(consumer(files, "fast", 4))
     assert output.ahead_bytes() == 0
     output.add_consumer(consumer(files, "slow", 1))

@@ -13,7 +13,7 @@ from spark_jobs.runtime.stages.staging import StageWriter
 from tests.support.memory_files import MemoryFiles
 
 
-def test_a_log_in_a_store_is_looked_at_again_once_a_batch_has_begun() -> None:
+def test_a_log_in_a_store_is_read_again_once_a_batch_has_begun() -> None:
     files = MemoryFiles()
     log, gate = SparkLog(files, "checkpoint"), Gate()
     run = cast(

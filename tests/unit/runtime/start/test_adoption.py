@@ -32,14 +32,14 @@ def graph() -> Graph:
         ("payments", "stage 'paid' reads it together with orders"),
     ],
 )
-def test_what_cannot_adopt_is_refused_by_name(graph: Graph, tmp_path: Path, source: str, problem: str) -> None:
+def test_an_input_that_cannot_adopt_offsets_is_refused_by_name(graph: Graph, tmp_path: Path, source: str, problem: str) -> None:
     with pytest.raises(InvalidParameterError, match=problem) as refused:
         old_offsets(graph, {InputName(source): str(tmp_path)})
     assert refused.value.evidence["source"] == source
     assert refused.value.remedy
 
 
-def test_a_mistyped_source_is_guessed(graph: Graph, tmp_path: Path) -> None:
+def test_the_refusal_of_a_mistyped_source_suggests_the_right_name(graph: Graph, tmp_path: Path) -> None:
     with pytest.raises(InvalidParameterError, match="Did you mean 'orders'"):
         old_offsets(graph, {InputName("ordres"): str(tmp_path)})
 
@@ -56,5 +56,5 @@ def test_all_streams_of_a_stage_may_adopt_together(graph: Graph, tmp_path: Path)
     assert {name: found.batch for name, found in old_offsets(graph, directories).items()} == {"orders": 4, "payments": 4}
 
 
-def test_who_adopts_nothing_is_refused_nothing(graph: Graph) -> None:
+def test_a_start_without_adopted_offsets_is_accepted(graph: Graph) -> None:
     assert old_offsets(graph, {}) == {}

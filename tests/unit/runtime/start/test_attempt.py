@@ -7,7 +7,7 @@ from spark_jobs import Pipeline
 from spark_jobs.protocol.errors import InvalidParameterError
 
 
-def test_no_partitions_are_refused_before_anything_starts() -> None:
+def test_zero_state_partitions_are_refused_before_anything_starts() -> None:
     class Params(BaseModel):
         pass
 

@@ -70,7 +70,7 @@ WORDS: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("parameters", "graph", "options"), WORDS)
-def test_a_first_round_that_planned_no_batch_gives_way_to_one_in_other_words(
+def test_a_first_round_without_a_planned_batch_is_replaced_by_a_start_with_other_options(
     parameters: dict[str, Any], graph: dict[str, Any], options: dict[str, Any]
 ) -> None:
     home = facts([attempt(1, "a", 1)], round_document(1, "a"), staging=False)
@@ -78,7 +78,7 @@ def test_a_first_round_that_planned_no_batch_gives_way_to_one_in_other_words(
     assert found == BeginIncarnation(RoundNumber(2), IncarnationId("one"), OnRewind.REFUSE)
 
 
-def test_a_later_round_that_planned_no_batch_gives_way_and_keeps_the_state() -> None:
+def test_a_later_round_without_a_planned_batch_is_replaced_and_keeps_the_state() -> None:
     second = attempt(2, "b", 2).model_copy(update={"restored_from": CheckpointId(7)})
     home = facts([attempt(1, "a", 1), second], round_document(2, "b"), manifest(7, 1), staging=False)
     assert decide(request("b"), home, {"flights": "/other"}, GRAPH) == Begin(RoundNumber(3), CheckpointId(7))
@@ -86,12 +86,12 @@ def test_a_later_round_that_planned_no_batch_gives_way_and_keeps_the_state() -> 
         decide(request("b"), home, PARAMETERS, {"stages": {}})
 
 
-def test_a_round_that_planned_no_batch_keeps_its_pins_if_it_is_begun_again_in_the_same_words() -> None:
+def test_a_round_without_a_planned_batch_keeps_its_pins_if_it_begins_again_with_the_same_options() -> None:
     latest = round_document(1, "a")
     assert decide(request("a"), facts([attempt(1, "a", 1)], latest, staging=False), PARAMETERS, GRAPH) == Continue(latest)
 
 
-def test_both_runs_of_a_continued_round_are_given_its_answer() -> None:
+def test_both_runs_of_a_continued_round_get_its_answer() -> None:
     final = manifest(1, 1)
     home = facts([attempt(1, "a", 1), attempt(2, "b", 1)], round_document(1, "a"), final)
     assert [decide(request(run), home, PARAMETERS, GRAPH) for run in "ab"] == [Answer(final), Answer(final)]
@@ -103,7 +103,7 @@ def test_an_interrupted_round_is_not_continued_with_other_parameters() -> None:
         decide(request("b"), home, {"flights": "/other"}, GRAPH)
 
 
-def test_an_interrupted_first_round_may_get_other_parameters_if_a_source_is_another_one() -> None:
+def test_an_interrupted_first_round_may_get_other_parameters_if_a_source_is_taken_as_new() -> None:
     latest = round_document(1, "a")
     home = facts([attempt(1, "a", 1)], latest)
     found = decide(request("a", new_sources=(InputName("departures"),)), home, {"flights": "/other"}, GRAPH)
@@ -138,7 +138,7 @@ def test_a_round_that_is_replaced_goes_on_from_its_newest_checkpoint() -> None:
 
 
 @pytest.mark.parametrize(("option", "field"), [("--new-source", "new_sources"), ("--accept-data-loss", "accept_data_loss")])
-def test_every_way_that_the_refusal_of_other_parameters_names_is_open(option: str, field: str) -> None:
+def test_every_remedy_in_the_refusal_of_other_parameters_works(option: str, field: str) -> None:
     options: Any = {field: (InputName("departures"),)}
     home = facts([attempt(1, "a", 1)], round_document(1, "a", graph=READING))
     with pytest.raises(RejectedError) as refused:
@@ -153,13 +153,13 @@ def test_every_way_that_the_refusal_of_other_parameters_names_is_open(option: st
 
 
 @pytest.mark.parametrize(("name", "value"), [("on_end", OnEnd.DRAIN), ("publish", Publish.EXTERNAL)])
-def test_an_interrupted_round_ends_as_it_was_begun(name: str, value: str) -> None:
+def test_an_interrupted_round_cannot_continue_with_another_ending_or_policy(name: str, value: str) -> None:
     home = facts([attempt(1, "a", 1)], round_document(1, "a"))
     with pytest.raises(RejectedError, match=f"cannot go on with {name}={value}"):
         decide(request("b", **{name: cast(Any, value)}), home, PARAMETERS, GRAPH)
 
 
-def test_an_interrupted_round_goes_on_if_its_ending_is_named_again() -> None:
+def test_an_interrupted_round_continues_if_its_own_ending_is_given_again() -> None:
     latest = round_document(1, "a")
     found = decide(request("b", on_end=OnEnd.SUSPEND), facts([attempt(1, "a", 1)], latest), PARAMETERS, GRAPH)
     assert found == Continue(latest)
@@ -170,7 +170,7 @@ def test_a_new_run_after_a_suspended_round_begins_the_next() -> None:
     assert decide(request("b"), home, {"flights": "/other"}, GRAPH) == Begin(RoundNumber(2), CheckpointId(7))
 
 
-def test_a_repeated_run_is_given_its_own_round_for_ever() -> None:
+def test_a_repeated_run_always_gets_the_answer_of_its_own_round() -> None:
     first, second = manifest(1, 1), manifest(2, 2)
     home = facts([attempt(1, "a", 1), attempt(2, "b", 2)], round_document(2, "b"), first, second)
     assert decide(request("a"), home, {"flights": "/other"}, {}) == Answer(first)
@@ -199,7 +199,7 @@ HOURLY = {"name": "hourly", "path": "/w/hourly", "mode": "append"}
         (with_sinks(hourly=HOURLY, daily=HOURLY | {"name": "daily"}), r"stage daily has a table now\."),
     ],
 )
-def test_a_drained_pipeline_does_not_say_that_it_has_filled_other_tables(changed: dict[str, Any], told: str) -> None:
+def test_a_drained_pipeline_with_other_tables_is_refused(changed: dict[str, Any], told: str) -> None:
     final = manifest(1, 1, drained=True).model_copy(update={"graph": with_sinks(hourly=HOURLY)})
     home = facts([attempt(1, "a", 1)], round_document(1, "a", graph=final.graph), final)
     assert decide(request("b"), home, PARAMETERS, with_sinks(hourly=HOURLY)) == Answer(final)
@@ -207,7 +207,7 @@ def test_a_drained_pipeline_does_not_say_that_it_has_filled_other_tables(changed
         decide(request("b"), home, PARAMETERS, changed)
 
 
-def test_a_drained_pipeline_does_not_say_that_it_has_done_what_other_parameters_ask_for() -> None:
+def test_a_drained_pipeline_with_other_parameters_is_refused() -> None:
     final = manifest(1, 1, drained=True)
     home = facts([attempt(1, "a", 1)], round_document(1, "a", on_end=OnEnd.DRAIN), final)
     with pytest.raises(RejectedError, match=r"is finished: run r has drained it with other parameters \(flights\)") as caught:
@@ -236,7 +236,7 @@ class TestAChangedPipeline:
         assert goes_on_from(found, home) == home.head
         assert [str(each) for each in stage_fates(found, home, MORE)] == ["hourly continues", "daily starts empty"]
 
-    def test_leaves_state_behind_only_if_somebody_says_so(self) -> None:
+    def test_drops_state_only_if_the_start_allows_it(self) -> None:
         final = with_graph(manifest(7, 1), MORE)
         home = facts([attempt(1, "a", 1)], round_document(1, "a", graph=MORE), final)
         with pytest.raises(
@@ -246,7 +246,7 @@ class TestAChangedPipeline:
         assert "--allow-dropped" in caught.value.remedy
         assert isinstance(decide(request("b", allow_dropped=True), home, PARAMETERS, GRAPH), BeginFromSavepoint)
 
-    def test_is_refused_by_name_where_state_does_not_fit(self) -> None:
+    def test_is_refused_by_name_if_state_does_not_fit(self) -> None:
         home = facts([attempt(1, "a", 1)], round_document(1, "a"), manifest(7, 1))
         other = {"stages": {"hourly": {"inputs": {"arrivals": "arrivals"}}}}
         with pytest.raises(RejectedError, match="checkpoint 7: hourly cannot go on: it read departures and reads arrivals"):
@@ -306,14 +306,14 @@ def test_a_fresh_start_begins_an_incarnation_that_follows_the_newest() -> None:
     )
 
 
-def test_a_fresh_start_behind_something_published_is_refused() -> None:
+def test_a_fresh_start_after_a_publication_is_refused() -> None:
     home = facts([attempt(1, "a", 1)], round_document(1, "a"), manifest(1, 1), published=1)
     with pytest.raises(RejectedError, match="hourly up to checkpoint 1"):
         decide(request("b", fresh=True), home, PARAMETERS, GRAPH)
 
 
 @pytest.mark.parametrize("on_rewind", [OnRewind.KEEP, OnRewind.REPLACE])
-def test_a_fresh_start_that_says_what_becomes_of_published_rows_is_not(on_rewind: OnRewind) -> None:
+def test_a_fresh_start_after_a_publication_is_accepted_with_on_rewind(on_rewind: OnRewind) -> None:
     home = facts([attempt(1, "a", 1)], round_document(1, "a"), manifest(1, 1), published=1)
     found = decide(request("b", fresh=True, on_rewind=on_rewind), home, PARAMETERS, GRAPH)
     assert found == BeginIncarnation(RoundNumber(2), IncarnationId("one"), on_rewind)
@@ -331,13 +331,13 @@ def test_a_fresh_start_that_is_repeated_in_an_empty_home_goes_on_as_well() -> No
     assert decide(request("a", fresh=True), home, PARAMETERS, GRAPH) == Continue(latest)
 
 
-def test_a_run_that_did_not_start_fresh_may_do_so_when_it_is_repeated() -> None:
+def test_a_run_may_start_fresh_when_it_is_repeated() -> None:
     home = facts([attempt(1, "a", 1)], round_document(1, "a"), begun_by=request("a", 1))
     found = decide(request("a", fresh=True), home, PARAMETERS, GRAPH)
     assert found == BeginIncarnation(RoundNumber(2), IncarnationId("one"), OnRewind.REFUSE)
 
 
-def test_a_fresh_start_that_is_repeated_in_other_words_begins_another_incarnation() -> None:
+def test_a_fresh_start_that_is_repeated_with_other_options_begins_another_incarnation() -> None:
     named = [attempt(1, "a", 1), attempt(2, "b", 2, "two")]
     home = facts(named, round_document(1, "a"), manifest(1, 1), published=1, begun_by=request("b", 2, fresh=True))
     found = decide(request("b", fresh=True, on_rewind=OnRewind.KEEP), home, PARAMETERS, GRAPH)
@@ -345,7 +345,7 @@ def test_a_fresh_start_that_is_repeated_in_other_words_begins_another_incarnatio
 
 
 @pytest.mark.parametrize("fresh", [False, True])
-def test_an_incarnation_that_was_named_and_not_begun_is_begun(fresh: bool) -> None:
+def test_a_named_incarnation_that_has_not_begun_is_begun_by_the_next_start(fresh: bool) -> None:
     named = attempt(2, "b", 2, "two", on_rewind=OnRewind.KEEP)
     begun_by = request("b", 2, fresh=True, on_rewind=OnRewind.KEEP)
     home = facts([attempt(1, "a", 1), named], round_document(1, "a"), manifest(1, 1), published=1, begun_by=begun_by)
@@ -368,7 +368,7 @@ def test_an_empty_home_and_a_fresh_start_adopt_offsets() -> None:
     assert fresh == BeginIncarnation(RoundNumber(2), IncarnationId("one"), OnRewind.REFUSE, OLD)
 
 
-@pytest.mark.parametrize("again", [OLD, {}], ids=["in the same words", "without them"])
+@pytest.mark.parametrize("again", [OLD, {}], ids=["the same offsets", "no offsets"])
 @pytest.mark.parametrize("staging", [True, False])
 def test_an_interrupted_round_that_adopted_goes_on_as_it_was_begun(again: dict[InputName, str], staging: bool) -> None:
     latest = round_document(1, "a", adopted=ADOPTED)
@@ -376,20 +376,20 @@ def test_an_interrupted_round_that_adopted_goes_on_as_it_was_begun(again: dict[I
     assert decide(request("b", adopt_offsets=again), home, PARAMETERS, GRAPH) == Continue(latest)
 
 
-def test_an_interrupted_round_that_planned_no_batch_gives_way_to_one_that_adopts_other_offsets() -> None:
+def test_an_interrupted_round_without_a_planned_batch_is_replaced_by_one_that_adopts_other_offsets() -> None:
     home = facts([attempt(1, "a", 1)], round_document(1, "a", adopted=ADOPTED), staging=False)
     found = decide(request("a", adopt_offsets=OTHER), home, PARAMETERS, GRAPH)
     assert found == BeginIncarnation(RoundNumber(2), IncarnationId("one"), OnRewind.REFUSE, OTHER)
 
 
-def test_a_first_round_that_gives_way_because_of_a_new_source_adopts_the_offsets_again() -> None:
+def test_a_first_round_that_is_replaced_because_of_a_new_source_adopts_the_offsets_again() -> None:
     latest = round_document(1, "a", adopted=ADOPTED)
     found = replace_round(Continue(latest), facts([attempt(1, "a", 1)], latest))
     assert found == BeginIncarnation(RoundNumber(2), IncarnationId("one"), OnRewind.REFUSE, OLD, latest)
 
 
-@pytest.mark.parametrize("again", [OLD, {}], ids=["in the same words", "without them"])
-def test_an_incarnation_that_was_named_and_not_begun_adopts_what_it_was_named_for(again: dict[InputName, str]) -> None:
+@pytest.mark.parametrize("again", [OLD, {}], ids=["the same offsets", "no offsets"])
+def test_a_named_incarnation_that_has_not_begun_adopts_the_offsets_of_its_own_request(again: dict[InputName, str]) -> None:
     home = facts([attempt(1, "a", 1)], None, begun_by=request("a", 1, adopt_offsets=OLD))
     assert decide(request("b", adopt_offsets=again), home, PARAMETERS, GRAPH) == Begin(RoundNumber(1), None, OLD)
 
@@ -423,12 +423,12 @@ def _begun_again() -> HomeFacts:
 
 
 @pytest.mark.parametrize("home", [_begun, _other_offsets, _suspended, _drained, _begun_again])
-def test_a_home_that_has_read_something_adopts_no_offsets(home: Callable[[], HomeFacts]) -> None:
+def test_a_home_that_has_read_rows_adopts_no_offsets(home: Callable[[], HomeFacts]) -> None:
     with pytest.raises(RejectedError, match="only if nothing has been read yet"):
         decide(request("c", adopt_offsets=OTHER), home(), PARAMETERS, GRAPH)
 
 
-def test_a_run_that_adopted_is_given_its_answer_when_it_is_repeated() -> None:
+def test_a_run_that_adopted_offsets_gets_its_answer_when_it_is_repeated() -> None:
     home = _suspended()
     found = decide(request("a", adopt_offsets=OLD), home, PARAMETERS, GRAPH)
     assert isinstance(found, Answer)
@@ -438,7 +438,7 @@ def test_a_run_that_adopted_is_given_its_answer_when_it_is_repeated() -> None:
 @pytest.mark.parametrize(
     ("minor", "taken_with"), [("4.2", "4.2"), ("4.2", "4.1"), ("4.2", "4.0"), ("4.1", "4.0"), ("4.10", "4.9")]
 )
-def test_a_newer_spark_takes_up_the_state_of_an_older_one(minor: str, taken_with: str) -> None:
+def test_a_newer_spark_continues_with_the_state_of_an_older_one(minor: str, taken_with: str) -> None:
     home = facts([attempt(1, "a", 1)], round_document(1, "a"), manifest(1, 1).model_copy(update={"spark": taken_with}))
     check_spark(Begin(RoundNumber(2), CheckpointId(1)), request("b"), home, minor, can_repartition=True)
 
@@ -463,7 +463,7 @@ def test_a_fresh_start_is_allowed_with_an_older_spark() -> None:
 
 
 @pytest.mark.parametrize("asked", [8, 4, None])
-def test_a_spark_that_cannot_repartition_state_refuses_another_number_before_anything_is_built(asked: int | None) -> None:
+def test_a_spark_that_cannot_repartition_state_refuses_another_number_of_partitions_early(asked: int | None) -> None:
     home = facts([attempt(1, "a", 1, state_partitions=4)], round_document(1, "a"), manifest(1, 1))
     decision, start = Begin(RoundNumber(2), CheckpointId(1)), request("b", state_partitions=asked)
     check_spark(decision, start, home, "4.2", can_repartition=True)
@@ -488,7 +488,7 @@ class TestABackfill:
         found = facts([attempt(1, "a", 2)], latest, manifest(5, 2, drained=drained))
         assert self.decide(found) == Begin(RoundNumber(3), CheckpointId(5), interrupted=latest)
 
-    def test_that_is_repeated_is_given_its_answer(self) -> None:
+    def test_that_is_repeated_gets_its_answer(self) -> None:
         answered = manifest(6, 3)
         found = facts([attempt(1, "a", 2), attempt(2, "mended", 3)], round_document(3, "mended"), manifest(5, 2), answered)
         assert self.decide(found) == Answer(answered)
@@ -502,7 +502,7 @@ class TestABackfill:
             self.decide(facts([attempt(1, "a", 3)], older))
 
     @pytest.mark.parametrize("drained", [False, True])
-    def test_that_has_staged_nothing_gives_way_to_a_start_without_losses(self, drained: bool) -> None:
+    def test_that_has_staged_nothing_is_replaced_by_a_start_without_losses(self, drained: bool) -> None:
         final, asked = manifest(5, 2, drained=drained), round_document(3, "failed")
         attempts = [attempt(1, "a", 2), attempt(2, "failed", 3)]
         home = facts(attempts, asked, final, failed_backfill=True)
@@ -515,12 +515,12 @@ class TestABackfill:
             "the same losses are backfilled in the round that they have"
         )
 
-    def test_that_has_staged_nothing_gives_way_to_one_of_another_loss(self) -> None:
+    def test_that_has_staged_nothing_is_replaced_by_a_backfill_of_another_loss(self) -> None:
         failed, final = round_document(3, "failed").model_copy(update={"losses": (LossId("1-1"),)}), manifest(5, 2)
         home = facts([attempt(1, "a", 2), attempt(2, "failed", 3)], failed, final, failed_backfill=True)
         assert self.decide(home) == Begin(RoundNumber(4), CheckpointId(5), interrupted=failed)
 
-    def test_that_has_staged_nothing_gives_way_to_a_full_refresh(self) -> None:
+    def test_that_has_staged_nothing_is_replaced_by_a_full_refresh(self) -> None:
         every = frozenset({StageName("hourly")})
         home = facts([attempt(2, "failed", 3)], round_document(3, "failed"), manifest(5, 2), failed_backfill=True)
         found = decide(request("b", full_refresh=("hourly",)), home, PARAMETERS, GRAPH, every)
@@ -594,7 +594,7 @@ class TestAFullRefresh:
         assert isinstance(again, BeginFromSavepoint)
         assert again.refreshed == self.DAILY
 
-    def test_is_carried_out_once_in_a_run_although_others_have_stopped_it_since(self) -> None:
+    def test_is_carried_out_once_in_a_run_although_it_was_stopped_since(self) -> None:
         stop = with_graph(manifest(7, 2), self.TWO, checkpoint_kind=CheckpointKind.STOP)
         attempts = [attempt(1, "a", 1), attempt(2, "b", 2)]
         home = facts(attempts, round_document(2, "b", graph=self.TWO), stop, begun_by=request("a", 1, **self.ASKED))

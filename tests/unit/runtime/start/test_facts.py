@@ -16,7 +16,7 @@ from tests.support.private_logs import METADATA, PROTOCOL, STAGED_FOR, staged
 @pytest.mark.parametrize(
     ("for_backfill", "batches", "failed"), [(True, 0, True), (True, 1, False), (False, 0, False), (False, 1, False)]
 )
-def test_a_round_that_was_begun_for_a_backfill_and_has_staged_nothing_is_a_failed_backfill(
+def test_a_round_for_a_backfill_that_has_staged_nothing_is_a_failed_backfill(
     for_backfill: bool, batches: int, failed: bool
 ) -> None:
     files = MemoryFiles()

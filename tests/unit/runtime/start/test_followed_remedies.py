@@ -155,7 +155,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_remedy_of_a_refused_start_leads_to_no_refusal(name: str) -> None:
+def test_each_remedy_of_a_refused_start_leads_to_an_accepted_start(name: str) -> None:
     case: Refused = CASES[name]()
     with pytest.raises(RejectedError) as caught:
         decide(case.asked, case.home, case.parameters, case.graph, case.refreshed)

@@ -49,7 +49,7 @@ def delete(path: Path) -> None:
 
 @pytest.mark.parametrize("damage", [flip, delete])
 @pytest.mark.parametrize("where", ["work", "home"])
-def test_every_file_that_the_checkpoint_names_comes_from_its_other_copy(
+def test_every_damaged_file_of_the_checkpoint_is_replaced_by_its_other_copy(
     site: Site, damage: Callable[[Path], None], where: str
 ) -> None:
     manifest = site.complete(3)
@@ -72,7 +72,7 @@ def test_every_file_that_the_checkpoint_names_comes_from_its_other_copy(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("bit", [0x01, 0x80])
-def test_a_file_that_looks_like_one_of_another_format_comes_from_its_other_copy(site: Site, bit: int) -> None:
+def test_a_file_with_a_damaged_format_marker_is_replaced_by_its_other_copy(site: Site, bit: int) -> None:
     """The first bytes say which format a file has, and the last ones where the parts of an archive are."""
     manifest = site.complete(3)
     part(site, manifest)
@@ -87,14 +87,14 @@ def test_a_file_that_looks_like_one_of_another_format_comes_from_its_other_copy(
 
 
 @pytest.mark.parametrize("path", ["offsets/4", "commits/4", "state/0/0/5_00000000-0000-0000-0000-000000001388.changelog"])
-def test_a_newer_file_that_looks_like_one_of_another_format_is_not_gone_on_with(site: Site, path: str) -> None:
+def test_a_work_directory_with_a_damaged_format_marker_in_a_newer_file_is_not_used(site: Site, path: str) -> None:
     manifest = site.complete(3)
     site.batches(1)
     flip(site.checkpoint.root / path, 0)
     assert heal(site, manifest) is not None
 
 
-def test_all_of_them_at_once(site: Site) -> None:
+def test_all_damaged_files_are_replaced_at_once(site: Site) -> None:
     manifest = site.complete(3)
     part(site, manifest)
     before = needed(site)
@@ -127,7 +127,7 @@ def test_a_record_of_spark_has_a_second_copy_on_one_file_system(
         assert path.read_bytes() == before
 
 
-def test_a_file_that_is_damaged_under_both_names_is_not_healed(site: Site) -> None:
+def test_a_file_that_is_damaged_in_both_copies_is_not_healed(site: Site) -> None:
     manifest = site.complete(3)
     file = next(file for file in manifest.stages[HOURLY].files if file.path.endswith(".changelog"))
     assert os.path.samefile(site.checkpoint.root / file.path, site.root / "home" / file.stored)
@@ -138,7 +138,7 @@ def test_a_file_that_is_damaged_under_both_names_is_not_healed(site: Site) -> No
     assert "damaged" in why
 
 
-def test_a_healed_file_has_no_checksum_of_others_bytes(site: Site) -> None:
+def test_a_healed_file_has_no_checksum_of_other_bytes(site: Site) -> None:
     manifest = site.complete(3)
     part(site, manifest)
     target = site.checkpoint.root / "offsets/3"
@@ -150,7 +150,7 @@ def test_a_healed_file_has_no_checksum_of_others_bytes(site: Site) -> None:
 
 
 @pytest.mark.parametrize("name", ["{}", "{}.crc"])
-def test_a_damaged_checksum_of_a_right_file_goes(site: Site, name: str) -> None:
+def test_a_damaged_checksum_of_an_intact_file_is_deleted(site: Site, name: str) -> None:
     """Otherwise Spark would refuse the file at every restart."""
     manifest = site.complete(3)
     path = next(path for path in needed(site) if path.endswith(".changelog"))
@@ -179,7 +179,7 @@ def test_a_file_that_is_newer_than_the_checkpoint_is_compared_with_its_checksum(
     assert heal(site, manifest) is not None
 
 
-def test_the_files_that_the_planned_batch_will_read_are_known(site: Site) -> None:
+def test_a_missing_file_that_the_planned_batch_will_read_is_noticed(site: Site) -> None:
     manifest = site.complete(3)
     site.checkpoint.batch(commits=False)
     delete(site.checkpoint.root / "sources/0/4")
@@ -188,7 +188,7 @@ def test_the_files_that_the_planned_batch_will_read_are_known(site: Site) -> Non
     assert "sources/0/4 is missing" in why
 
 
-def test_offsets_without_a_checksum_are_compared_with_what_was_staged(site: Site) -> None:
+def test_offsets_without_a_checksum_are_compared_with_the_staged_batches(site: Site) -> None:
     manifest = site.complete(3)
     site.batches(1)
     entry = site.checkpoint.root / "offsets/4"
@@ -199,7 +199,9 @@ def test_offsets_without_a_checksum_are_compared_with_what_was_staged(site: Site
 
 @pytest.mark.parametrize("damage", [flip, delete])
 @pytest.mark.parametrize("version", [0, 3, 5, 6])
-def test_a_damaged_private_log_is_not_gone_on_with(site: Site, damage: Callable[[Path], None], version: int) -> None:
+def test_a_work_directory_with_a_damaged_private_log_is_not_used(
+    site: Site, damage: Callable[[Path], None], version: int
+) -> None:
     manifest = site.complete(3)
     site.batches(2)
     damage(site.root / f"home/work/w/stages/hourly/log/_delta_log/{version:020d}.json")
@@ -229,7 +231,7 @@ def test_the_delta_checkpoint_of_a_folded_log_is_written_again(site: Site, damag
     assert checkpoint.read_bytes() == right
 
 
-def test_a_work_directory_that_was_built_here_is_right_although_paths_in_it_differ(site: Site) -> None:
+def test_a_work_directory_that_was_built_from_a_checkpoint_is_intact_although_its_paths_differ(site: Site) -> None:
     schema = f"file:{site.checkpoint.root}/state/0/_stateSchema/default/0_{store_id(1)}"
     facts = {"stateStoreInfo": [{"stateSchemaFilePaths": [schema]}]}
     site.checkpoint.write("state/0/_metadata/v2/0", f"v2\n{json.dumps(facts)}")
@@ -247,7 +249,7 @@ def test_a_work_directory_that_was_built_here_is_right_although_paths_in_it_diff
     assert here.read_bytes() == right
 
 
-def test_a_batch_in_which_state_was_brought_into_other_partitions_has_staged_nothing(site: Site) -> None:
+def test_a_batch_that_repartitioned_state_is_not_missed_in_the_private_log(site: Site) -> None:
     site.checkpoint.batch()
     assert heal(site, None) == "the private log of stage 'hourly' has lost batch 4"
     entry = site.log.offsets(BatchId(4))
@@ -256,18 +258,18 @@ def test_a_batch_in_which_state_was_brought_into_other_partitions_has_staged_not
     assert heal(site, None) is None
 
 
-def test_without_a_checkpoint_checksums_are_all_there_is(site: Site) -> None:
+def test_only_checksums_are_compared_without_a_checkpoint(site: Site) -> None:
     assert heal(site, None) is None
     flip(site.checkpoint.root / "commits/3")
     assert heal(site, None) is not None
 
 
-def test_a_stage_that_has_not_begun_is_right(tmp_path: Path) -> None:
+def test_a_stage_that_has_not_begun_is_intact(tmp_path: Path) -> None:
     home = quick(tmp_path / "home")
     assert heal_in_place(home, home.below("work/w"), None, [HOURLY]) is None
 
 
-def test_with_a_second_copy_what_is_replaced_shares_no_bytes(site: Site) -> None:
+def test_a_replaced_file_shares_no_bytes_with_its_second_copy(site: Site) -> None:
     files = persist(site.pin(3, second_copy=True))
     manifest = manifest_of(site.home, 1, 3, files, site.channel)
     before = needed(site)
@@ -280,7 +282,7 @@ def test_with_a_second_copy_what_is_replaced_shares_no_bytes(site: Site) -> None
         assert where.stat().st_nlink == 1
 
 
-def test_with_a_second_copy_a_restored_work_directory_shares_no_bytes_with_the_home(site: Site) -> None:
+def test_a_restored_work_directory_shares_no_bytes_with_the_home_if_second_copies_are_on(site: Site) -> None:
     files = persist(site.pin(3, second_copy=True))
     manifest = manifest_of(site.home, 1, 3, files, site.channel)
     restore(site.home, manifest, quick(site.root / "home/work/new"), second_copy=True)

@@ -55,14 +55,14 @@ def test_an_attempt_closes_the_incarnation_that_it_has_abandoned(closed_by: Call
     assert closed_by(of(2, "two")) == ["one"]
 
 
-def test_an_attempt_that_is_fenced_and_does_not_know_it_leaves_the_live_incarnation_open(
+def test_a_fenced_attempt_leaves_the_live_incarnation_open(
     closed_by: Callable[[AttemptDocument], list[str]],
 ) -> None:
     assert closed_by(of(1, "one")) == []
 
 
 @pytest.mark.parametrize(("restores", "remedy"), [(False, "--fresh --on-rewind keep"), (True, "RESTORE TABLE")])
-def test_what_is_published_while_a_start_begins_is_not_closed_but_has_a_remedy_of_that_start(
+def test_an_incarnation_that_is_published_while_a_start_begins_is_not_closed_and_the_error_has_a_remedy(
     pipeline: StagedPipeline, restores: bool, remedy: str
 ) -> None:
     app = pipeline.checkpoint({HOURLY: [(1, "a")]}, incarnation=IncarnationId("one")).sinks[HOURLY].app
@@ -75,5 +75,5 @@ def test_what_is_published_while_a_start_begins_is_not_closed_but_has_a_remedy_o
     assert open_table(pipeline.tables[HOURLY]).transaction_version(app) == 1
 
 
-def test_two_first_starts_at_once_begin_the_same_incarnation() -> None:
+def test_two_simultaneous_first_starts_begin_the_same_incarnation() -> None:
     assert first_incarnation_id(PIPELINE) == first_incarnation_id(PIPELINE)

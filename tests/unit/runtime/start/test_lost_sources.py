@@ -20,7 +20,7 @@ FILES = {
 }
 
 
-def test_a_checkpoint_tells_what_its_stage_has_read() -> None:
+def test_a_checkpoint_gives_the_position_of_its_stage() -> None:
     home = MemoryFiles()
     files = tuple(StateFile(path=path, stored=f"state/copy/1/{n}", size_bytes=1, sha256="0" * 64) for n, path in enumerate(FILES))
     for file in files:
@@ -32,5 +32,5 @@ def test_a_checkpoint_tells_what_its_stage_has_read() -> None:
         log.offsets(BatchId(2))
 
 
-def test_without_a_checkpoint_a_stage_has_read_nothing() -> None:
+def test_a_stage_without_a_checkpoint_has_no_position() -> None:
     assert log_of_cut(MemoryFiles(), COPY, None).last_commit() == NO_BATCH

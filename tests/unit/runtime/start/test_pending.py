@@ -62,7 +62,7 @@ class Start:
         return start
 
 
-def test_rows_of_a_home_that_is_gone_are_published_once_before_its_line_is_closed(
+def test_rows_of_a_lost_home_are_published_once_before_its_incarnation_is_closed(
     site: SavepointSite, opened: OpenedSavepoint
 ) -> None:
     for add in (
@@ -84,14 +84,14 @@ def test_rows_of_a_home_that_is_gone_are_published_once_before_its_line_is_close
     assert sorted(opened.files.paths()) == before
 
 
-def test_rows_that_the_old_home_publishes_at_the_same_time_are_there_once(site: SavepointSite, opened: OpenedSavepoint) -> None:
+def test_rows_that_the_old_home_publishes_at_the_same_time_are_public_once(site: SavepointSite, opened: OpenedSavepoint) -> None:
     start = Start(site, opened).checked()
     publish(site.home)
     start.close_origin(WITHOUT_SPARK)
     assert site.pipeline.rows(HOURLY) == ALL
 
 
-def test_where_rows_cannot_be_taken_they_are_refused_as_before(site: SavepointSite, opened: OpenedSavepoint) -> None:
+def test_a_savepoint_whose_staged_rows_cannot_be_taken_is_refused(site: SavepointSite, opened: OpenedSavepoint) -> None:
     """The original home publishes them without the savepoint. An upsert's rows are not staged in the table's directory."""
     start = Start(site, opened)
     with pytest.raises(RejectedError, match="staged and not public"):
@@ -107,9 +107,7 @@ def test_where_rows_cannot_be_taken_they_are_refused_as_before(site: SavepointSi
         start.checked(again=True)
 
 
-def test_rows_that_stay_behind_are_counted_and_never_while_they_are_to_be_taken(
-    site: SavepointSite, opened: OpenedSavepoint
-) -> None:
+def test_rows_that_stay_behind_are_counted_unless_they_are_taken(site: SavepointSite, opened: OpenedSavepoint) -> None:
     elsewhere = (site.root / "elsewhere").as_uri()
     tables = SavepointTables(site.home, PIPELINE, opened, {HOURLY: TablePlace(elsewhere)})
     assert tables.left_behind() == {HOURLY: 3}
@@ -122,7 +120,9 @@ def test_rows_that_stay_behind_are_counted_and_never_while_they_are_to_be_taken(
     assert tables.left_behind() == {HOURLY: 3}
 
 
-def test_the_log_says_what_stays_behind(site: SavepointSite, opened: OpenedSavepoint, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_has_the_number_of_rows_that_stay_behind(
+    site: SavepointSite, opened: OpenedSavepoint, caplog: pytest.LogCaptureFixture
+) -> None:
     start = Start(site, opened, take=False)
     begins, nothing = beginning(start.home, site.root), cast(Graph, SimpleNamespace(stages={}))
     checked = start.checked(table=(site.root / "elsewhere").as_uri())

@@ -68,7 +68,7 @@ def test_the_private_log_is_as_it_was_at_the_cut(site: Site) -> None:
     assert (log.table_id, log.latest()) == (site.channel.table_id, 4)
 
 
-def test_the_local_copy_is_taken_first_and_the_log_says_what_came_from_where(
+def test_the_local_copy_is_used_first_and_the_log_names_the_origin_of_the_files(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     manifest = site.complete(3)
@@ -83,7 +83,7 @@ def test_the_local_copy_is_taken_first_and_the_log_says_what_came_from_where(
     ]
 
 
-def test_offsets_sources_and_what_spark_knows_of_operators_come_from_the_local_copy_as_state_does(site: Site) -> None:
+def test_offsets_sources_and_operator_metadata_also_come_from_the_local_copy(site: Site) -> None:
     """R14: the home has lost the checkpoint's state."""
     manifest = site.complete(3)
     restore(site.home, manifest, work_of(site, "before"))
@@ -126,9 +126,7 @@ DAMAGES: list[Callable[[Path], None]] = [Path.unlink, _cut_off, _alter, _make_di
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
 @pytest.mark.parametrize("share", [1, 3])
-def test_a_bad_local_copy_changes_where_files_come_from_and_nothing_else(
-    site: Site, damage: Callable[[Path], None], share: int
-) -> None:
+def test_a_damaged_local_copy_only_changes_the_origin_of_files(site: Site, damage: Callable[[Path], None], share: int) -> None:
     """R6, R7, R9, R10: matching files come from the local copy, and all others from the home without a message."""
     manifest = site.complete(3)
     restore(site.home, manifest, work_of(site, "without"))
@@ -141,7 +139,7 @@ def test_a_bad_local_copy_changes_where_files_come_from_and_nothing_else(
     assert restored[HOURLY].local_files == len(files) - len(files[::share])
 
 
-def test_a_local_copy_of_another_pipeline_is_not_taken(site: Site, tmp_path: Path) -> None:
+def test_a_local_copy_of_another_pipeline_is_not_used(site: Site, tmp_path: Path) -> None:
     manifest = site.complete(3)
     foreign = Site(tmp_path / "foreign")
     foreign.checkpoint.write("metadata", '{"id": "not-this"}')
@@ -150,7 +148,7 @@ def test_a_local_copy_of_another_pipeline_is_not_taken(site: Site, tmp_path: Pat
     assert json.loads(state(site)["metadata"])["id"] == "the-query"
 
 
-def test_what_one_local_copy_lacks_another_may_have(site: Site) -> None:
+def test_a_file_that_one_local_copy_lacks_can_come_from_another(site: Site) -> None:
     manifest = site.complete(3)
     shutil.copytree(site.root / "home/work/w", site.root / "second")
     for number, file in enumerate(manifest.stages[HOURLY].files):
@@ -160,7 +158,7 @@ def test_what_one_local_copy_lacks_another_may_have(site: Site) -> None:
 
 
 @pytest.mark.parametrize("damage", [Path.unlink, _cut_off, _alter], ids=lambda damage: damage.__name__)
-def test_a_bad_file_in_the_home_is_corrupt_by_name_where_no_local_copy_has_it(site: Site, damage: Callable[[Path], None]) -> None:
+def test_a_damaged_file_in_the_home_is_named_if_no_local_copy_has_it(site: Site, damage: Callable[[Path], None]) -> None:
     """R8: the restore only fails if both copies are damaged. A good local copy is enough."""
     manifest = site.complete(3)
     file = next(file for file in manifest.stages[HOURLY].files if file.path.endswith(".zip"))
@@ -173,7 +171,7 @@ def test_a_bad_file_in_the_home_is_corrupt_by_name_where_no_local_copy_has_it(si
     assert not is_half_built(work_of(site))
 
 
-def test_damage_in_place_is_in_the_home_and_in_the_local_copy_and_corrupt_by_name(site: Site) -> None:
+def test_a_file_that_is_damaged_in_the_home_and_in_the_local_copy_is_named(site: Site) -> None:
     """On one file system, both are hard links to the same file."""
     manifest = site.complete(3)
     file = next(file for file in manifest.stages[HOURLY].files if file.path.endswith(".zip"))
@@ -186,7 +184,7 @@ def test_damage_in_place_is_in_the_home_and_in_the_local_copy_and_corrupt_by_nam
     assert not is_whole(work_of(site), manifest)
 
 
-def test_nothing_of_the_home_or_of_the_local_copy_is_changed(site: Site) -> None:
+def test_a_restore_changes_neither_the_home_nor_the_local_copy(site: Site) -> None:
     manifest = site.complete(3)
     _alter(site.checkpoint.root / "metadata")
     before = contents(site.root)
@@ -195,7 +193,7 @@ def test_nothing_of_the_home_or_of_the_local_copy_is_changed(site: Site) -> None
     assert contents(site.root) == before
 
 
-def test_a_directory_that_is_whole_is_left_as_it_is(site: Site) -> None:
+def test_a_complete_work_directory_is_left_as_it_is(site: Site) -> None:
     manifest = site.complete(3)
     assert not is_whole(work_of(site), manifest)
     restore(site.home, manifest, work_of(site))
@@ -222,7 +220,7 @@ def test_a_directory_of_another_checkpoint_is_refused(site: Site) -> None:
         restore(site.home, second, work_of(site))
 
 
-class TestOperatorFacts:
+class TestOperatorMetadata:
     """Spark stores absolute paths in the metadata of some operators."""
 
     def restored(self, site: Site, *paths: str) -> list[str]:
@@ -237,20 +235,20 @@ class TestOperatorFacts:
         named: list[str] = found["stateStoreInfo"][0]["stateSchemaFilePaths"]
         return named
 
-    def test_the_paths_are_those_of_the_new_place(self, site: Site) -> None:
+    def test_has_the_paths_of_the_new_place(self, site: Site) -> None:
         schema = f"/state/0/_stateSchema/default/0_{store_id(1)}"
         root = site.root / "home/work/new" / CHECKPOINT
         assert (
             self.restored(site, f"file:/old/state/0/_stateSchema/x y{schema}", f"file:/a{schema}") == [f"file:{root}{schema}"] * 2
         )
 
-    def test_the_kept_file_is_not_changed_by_that(self, site: Site) -> None:
+    def test_is_not_changed_in_the_home(self, site: Site) -> None:
         self.restored(site, f"file:/old/state/0/_stateSchema/default/0_{store_id(1)}")
         kept = next((site.root / "home/state").rglob("_metadata/v2/0"))
         assert kept.read_bytes() == (site.checkpoint.root / "state/0/_metadata/v2/0").read_bytes()
         assert b"/old/" in kept.read_bytes()
 
-    def test_a_path_that_cannot_be_moved_is_corrupt(self, site: Site) -> None:
+    def test_is_corrupt_if_a_path_cannot_be_moved(self, site: Site) -> None:
         with pytest.raises(CorruptDocumentError, match="file:/elsewhere"):
             self.restored(site, "file:/elsewhere/schema")
 
@@ -261,7 +259,7 @@ def files_of(manifest: Manifest) -> tuple[StateFile, ...]:
 
 @pytest.mark.parametrize("seed", [None, 1])
 @pytest.mark.slow
-def test_a_loss_of_power_leaves_a_directory_that_is_whole_or_is_built_again(tmp_path: Path, seed: int | None) -> None:
+def test_a_loss_of_power_leaves_a_directory_that_is_complete_or_is_built_again(tmp_path: Path, seed: int | None) -> None:
     finished = False
     for index in range(200):
         root = tmp_path / str(index)
@@ -297,7 +295,7 @@ def damaged_head(site: Site, *, also: str = "") -> tuple[Manifest, Manifest, Sta
     return older, head, file
 
 
-def test_a_damaged_file_of_the_newest_checkpoint_is_gone_around_by_the_state_of_an_older_one(site: Site) -> None:
+def test_the_state_of_an_older_checkpoint_replaces_a_damaged_file_of_the_newest_one(site: Site) -> None:
     older, head, _ = damaged_head(site, also=".changelog")
     restore(site.home, head, work_of(site))
     log = SparkLog(work_of(site), CHECKPOINT)
@@ -308,13 +306,13 @@ def test_a_damaged_file_of_the_newest_checkpoint_is_gone_around_by_the_state_of_
     assert is_behind(work_of(site), HOURLY)
 
 
-def test_what_sources_have_found_since_then_is_kept_for_the_replay(site: Site) -> None:
+def test_files_that_sources_have_found_since_the_older_checkpoint_are_kept_for_the_replay(site: Site) -> None:
     _, head, _ = damaged_head(site, also=".changelog")
     restore(site.home, head, work_of(site))
     assert {f"sources/0/{number}" for number in range(8)} <= set(state(site))
 
 
-def test_a_damaged_record_of_what_a_source_has_found_is_taken_from_the_old_work_directory(site: Site) -> None:
+def test_a_damaged_source_log_entry_is_taken_from_the_old_work_directory(site: Site) -> None:
     head = site.complete(3)
     (file,) = (file for file in head.stages[HOURLY].files if file.path == "sources/0/3")
     expected = (site.checkpoint.root / file.path).read_bytes()
@@ -323,14 +321,14 @@ def test_a_damaged_record_of_what_a_source_has_found_is_taken_from_the_old_work_
     assert state(site)["sources/0/3"] == expected
 
 
-def test_without_a_work_directory_a_damaged_record_of_what_a_source_has_found_is_in_no_older_checkpoint(site: Site) -> None:
+def test_a_damaged_source_log_entry_cannot_be_replaced_without_a_work_directory(site: Site) -> None:
     _, head, file = damaged_head(site, also="sources/0/7")
     with pytest.raises(CorruptDocumentError, match=file.stored) as caught:
         restore(site.home, head, work_of(site))
     assert "The kept older checkpoints 1 do not help" in caught.value.exists
 
 
-def test_without_an_older_checkpoint_the_error_says_so(site: Site) -> None:
+def test_the_error_says_that_there_is_no_older_checkpoint(site: Site) -> None:
     _, head, file = damaged_head(site, also=".changelog")
     site.home.delete(manifest_path(CheckpointId(1)))
     with pytest.raises(CorruptDocumentError, match=file.stored) as caught:
@@ -366,7 +364,7 @@ def test_batches_that_have_read_a_static_input_at_several_versions_are_not_compu
     restore(site.home, head, work_of(site, "another"))
 
 
-def test_batches_of_attempts_that_are_forgotten_are_not_computed_again_where_they_have_read_a_static_input(site: Site) -> None:
+def test_batches_of_forgotten_attempts_that_have_read_a_static_input_are_not_computed_again(site: Site) -> None:
     """The home no longer knows whether all these batches read the same version."""
     site.graph = {"statics": {"places": {}}, "stages": {"hourly": {"inputs": {"events": "events", "places": "places"}}}}
     _, head, _ = damaged_head(site, also=".changelog")

@@ -67,7 +67,7 @@ everywhere = pytest.mark.parametrize("elsewhere", [False, True], ids=["its own h
 
 
 @everywhere
-def test_a_table_that_is_where_the_savepoint_was_taken_is_gone_on_with(site: SavepointSite, elsewhere: bool) -> None:
+def test_a_start_continues_in_a_table_without_rows_after_the_savepoint(site: SavepointSite, elsewhere: bool) -> None:
     site.complete(rows(1))
     manifest = site.complete(rows(2))
     publish(site.home)
@@ -75,7 +75,9 @@ def test_a_table_that_is_where_the_savepoint_was_taken_is_gone_on_with(site: Sav
 
 
 @everywhere
-def test_rows_that_were_published_later_are_refused_unless_they_may_stay(site: SavepointSite, elsewhere: bool) -> None:
+def test_rows_that_were_published_after_the_savepoint_are_refused_unless_they_may_stay(
+    site: SavepointSite, elsewhere: bool
+) -> None:
     start = Start(site, saved(site, site.complete(rows(1))), elsewhere=elsewhere)
     site.complete(rows(2))
     publish(site.home)
@@ -127,7 +129,7 @@ def two(tmp_path: Path) -> TwoSinks:
     return TwoSinks(tmp_path)
 
 
-def test_of_two_sinks_the_one_is_named_that_has_rows_after_the_savepoint(two: TwoSinks) -> None:
+def test_the_refusal_names_the_sink_that_has_rows_after_the_savepoint(two: TwoSinks) -> None:
     two.publish({HOURLY: [], DAILY: rows(2)})
     two.publish({HOURLY: [], DAILY: []})
     daily = two.pipeline.tables[DAILY]
@@ -146,7 +148,7 @@ def test_the_rows_of_a_discarded_checkpoint_are_unknown(two: TwoSinks) -> None:
     assert "may have rows of checkpoints up to 3 of the same incarnation" in two.refused()
 
 
-def test_what_another_line_has_under_the_same_numbers_says_nothing(two: TwoSinks, tmp_path: Path) -> None:
+def test_checkpoints_of_another_home_with_the_same_numbers_do_not_count(two: TwoSinks, tmp_path: Path) -> None:
     two.publish({HOURLY: [], DAILY: rows(2)})
     two.pipeline.files = quick(tmp_path / "another home")
     another = StagedPipeline(two.pipeline.files, tmp_path / "other tables")
@@ -158,7 +160,7 @@ def test_what_another_line_has_under_the_same_numbers_says_nothing(two: TwoSinks
     assert "may have rows of checkpoints up to 2 of the same incarnation" in two.refused()
 
 
-def test_of_a_later_incarnation_the_sink_is_named_that_has_rows_of_it(two: TwoSinks) -> None:
+def test_the_refusal_names_the_sink_that_has_rows_of_a_later_incarnation(two: TwoSinks) -> None:
     two.close("second")
     two.publish({HOURLY: [], DAILY: rows(2)}, incarnation=IncarnationId("second"))
     daily = two.pipeline.tables[DAILY]
@@ -187,7 +189,7 @@ def test_rows_of_a_later_incarnation_are_not_forgotten_with_their_checkpoints(tw
     assert two.refused() == f"Sink daily: table {daily} may have rows of checkpoints up to 4 of this home"
 
 
-def test_nor_are_those_of_its_own_line_once_a_later_incarnation_has_closed_it(two: TwoSinks) -> None:
+def test_rows_of_its_own_incarnation_are_not_forgotten_after_a_later_incarnation_has_closed_it(two: TwoSinks) -> None:
     two.publish({HOURLY: [], DAILY: rows(2)})
     two.close("second", reached=2)
     assert "has rows of checkpoint 2 of the same incarnation" in two.refused()
@@ -207,7 +209,7 @@ def test_rows_published_before_the_savepoints_incarnation_do_not_prevent_a_resto
     assert start.decided(again=True) == CLOSED
 
 
-def test_rows_under_another_sinks_name_are_rows_too(two: TwoSinks) -> None:
+def test_rows_that_were_published_under_another_name_of_the_sink_count_too(two: TwoSinks) -> None:
     two.close("second")
     stage = {"inputs": {}, "sink": {"name": "renamed"}}
     Rounds(two.pipeline.files).begin(
@@ -232,7 +234,7 @@ def test_rows_published_since_a_cleaned_part_of_the_tables_log_are_unknown(two: 
     )
 
 
-def test_after_a_move_the_first_home_does_not_compute_again_what_the_other_one_has_published(site: SavepointSite) -> None:
+def test_the_first_home_does_not_compute_rows_again_that_a_moved_pipeline_has_published(site: SavepointSite) -> None:
     manifest = site.complete(rows(1))
     opened = saved(site, manifest)
     publish(site.home)
@@ -272,7 +274,7 @@ def test_rows_that_would_never_become_public_are_refused(site: SavepointSite, el
     assert start.decided() == 3
 
 
-def test_rows_that_became_public_before_a_later_incarnation_closed_their_line_are_not_lost(site: SavepointSite) -> None:
+def test_rows_that_were_public_before_a_later_incarnation_closed_theirs_are_not_lost(site: SavepointSite) -> None:
     first = site.complete(rows(1))
     publish(site.home)
     opened = saved(site, site.complete())
@@ -285,7 +287,7 @@ def test_checkpoints_without_rows_need_not_be_public(site: SavepointSite) -> Non
     assert Start(site, saved(site, site.complete())).decided() is None
 
 
-def test_a_line_that_another_start_has_closed_is_refused_elsewhere_unless_it_was_this_one(site: SavepointSite) -> None:
+def test_an_incarnation_that_another_start_has_closed_is_refused_in_another_home(site: SavepointSite) -> None:
     manifest = site.complete(rows(1))
     publish(site.home)
     start = Start(site, saved(site, manifest), elsewhere=True)
@@ -295,7 +297,7 @@ def test_a_line_that_another_start_has_closed_is_refused_elsewhere_unless_it_was
     assert start.decided(again=True) == CLOSED
 
 
-def test_the_old_line_can_publish_nothing_more_once_it_is_closed(site: SavepointSite) -> None:
+def test_the_old_incarnation_cannot_publish_once_it_is_closed(site: SavepointSite) -> None:
     manifest = site.complete(rows(1))
     publish(site.home)
     start = Start(site, saved(site, manifest), elsewhere=True)
@@ -308,7 +310,7 @@ def test_the_old_line_can_publish_nothing_more_once_it_is_closed(site: Savepoint
     assert site.pipeline.rows(HOURLY) == [(1, "a")]
 
 
-def test_what_is_published_between_the_decision_and_the_closing_is_a_conflict(site: SavepointSite) -> None:
+def test_a_publication_between_the_decision_and_the_closing_is_a_conflict(site: SavepointSite) -> None:
     manifest = site.complete(rows(1))
     publish(site.home)
     start = Start(site, saved(site, manifest), elsewhere=True)
@@ -324,19 +326,19 @@ def kept(site: SavepointSite, opened: OpenedSavepoint, places: dict[SinkName, Ta
     return SavepointTables(site.home, PIPELINE, opened, places).kept
 
 
-class TestForks:
+class TestAForkMayHave:
     """The tables are new. The old ones do not matter."""
 
     def test_a_table_elsewhere(self, site: SavepointSite) -> None:
         opened = saved(site, site.complete(rows(1)))
         assert kept(site, opened, {HOURLY: TablePlace((site.root / "elsewhere").as_uri())}) == {}
 
-    def test_a_table_that_was_created_again_in_the_same_place(self, site: SavepointSite) -> None:
+    def test_a_table_that_was_created_again_at_the_same_place(self, site: SavepointSite) -> None:
         opened = saved(site, site.complete(rows(1)))
         rmtree(path_of(site.table))
         assert kept(site, opened, {HOURLY: TablePlace(site.table)}) == {}
         site.pipeline.make_table(HOURLY)
         assert kept(site, opened, {HOURLY: TablePlace(site.table)}) == {}
 
-    def test_a_sink_that_the_pipeline_does_not_have_any_more(self, site: SavepointSite) -> None:
+    def test_no_table_for_a_sink_that_the_pipeline_no_longer_has(self, site: SavepointSite) -> None:
         assert kept(site, saved(site, site.complete(rows(1))), {}) == {}

@@ -42,18 +42,18 @@ def test_a_savepoint_begins_an_incarnation_in_an_empty_home() -> None:
     )
 
 
-def test_and_behind_whatever_else_was_there() -> None:
+def test_a_savepoint_begins_an_incarnation_after_any_earlier_one() -> None:
     home = facts(attempt(1, "monday", 1), latest_round=round_document(1, "monday"), savepoint=taken(), staging=True)
     decision = decide(asked(on_rewind=OnRewind.KEEP), home, {"flights": "/other"}, GRAPH)
     assert decision == BeginFromSavepoint(RoundNumber(2), IncarnationId("one"), OnRewind.KEEP)
 
 
-def test_one_of_other_stages_is_refused() -> None:
+def test_a_savepoint_of_other_stages_is_refused() -> None:
     with pytest.raises(RejectedError, match="hourly cannot go on: it read nothing and reads departures"):
         decide(asked(), facts(savepoint=taken(graph={"stages": {"hourly": {}}})), PARAMETERS, GRAPH)
 
 
-def test_but_their_tables_may_be_others() -> None:
+def test_a_savepoint_may_be_restored_into_other_tables() -> None:
     def graph(where: dict[str, Any]) -> dict[str, Any]:
         sink = {"name": "hourly", "mode": "append"} | where
         return {"stages": {"hourly": {"inputs": {"departures": "departures"}, "sink": sink}, "copied": {"sink": None}}}
@@ -65,7 +65,7 @@ def test_but_their_tables_may_be_others() -> None:
         decide(asked(), home, PARAMETERS, graph({"path": "/old", "mode": "complete"}))
 
 
-def test_what_is_not_there_any_more_is_left_behind_only_if_somebody_says_so() -> None:
+def test_a_removed_stage_is_dropped_only_if_the_start_allows_it() -> None:
     more = {"stages": GRAPH["stages"] | {"daily": {"inputs": {"hourly": "hourly"}}}}
     home = facts(savepoint=taken(graph=more))
     with pytest.raises(RejectedError, match="the pipeline no longer has: daily"):
@@ -74,12 +74,12 @@ def test_what_is_not_there_any_more_is_left_behind_only_if_somebody_says_so() ->
     assert isinstance(decide(asked(), facts(savepoint=taken(graph=GRAPH)), PARAMETERS, more), BeginFromSavepoint)
 
 
-def test_code_of_which_nothing_was_there_is_another_pipeline() -> None:
+def test_a_savepoint_without_any_stage_of_the_pipeline_is_refused() -> None:
     with pytest.raises(RejectedError, match="the pipeline has none of its stages"):
         decide(asked(allow_dropped=True), facts(savepoint=taken(graph={"stages": {"other": {}}})), PARAMETERS, GRAPH)
 
 
-def test_one_that_was_taken_after_a_drain_is_refused_unless_that_is_allowed() -> None:
+def test_a_savepoint_that_was_taken_after_a_drain_is_refused_unless_the_start_allows_it() -> None:
     home = facts(savepoint=taken(drained=True))
     with pytest.raises(RejectedError, match="taken after a drain"):
         decide(asked(), home, PARAMETERS, GRAPH)
@@ -90,20 +90,20 @@ def test_one_that_was_taken_after_a_drain_is_refused_unless_that_is_allowed() ->
 @pytest.mark.parametrize(
     "given", [{"fresh": True}, {"on_rewind": OnRewind.REPLACE}, {"adopt_offsets": {InputName("departures"): "file:///old"}}]
 )
-def test_what_says_otherwise_where_to_begin_is_refused(given: dict[str, Any]) -> None:
+def test_another_option_for_the_beginning_is_refused_together_with_a_savepoint(given: dict[str, Any]) -> None:
     with pytest.raises(RejectedError, match="cannot have"):
         decide(asked(**given), facts(savepoint=taken()), PARAMETERS, GRAPH)
 
 
-class TestAgain:
+class TestAnInterruptedRestore:
     """A start from a savepoint was interrupted, and a user starts again."""
 
-    def test_the_same_run_goes_on_with_what_it_has_begun(self) -> None:
+    def test_is_continued_by_the_same_run(self) -> None:
         home = facts(attempt(1, "tuesday", 1), begun_by=asked())
         assert named_savepoint(asked(), home) is None
         assert decide(asked(), home, PARAMETERS, GRAPH) == Begin(RoundNumber(1), None)
 
-    def test_and_another_run_does_too(self) -> None:
+    def test_is_continued_by_another_run(self) -> None:
         begun = round_document(1, "tuesday")
         home = facts(attempt(1, "tuesday", 1), begun_by=asked(), latest_round=begun)
         assert decide(request("wednesday"), home, PARAMETERS, GRAPH) == Continue(begun, None)
@@ -117,23 +117,23 @@ class TestAgain:
             asked(on_rewind=OnRewind.KEEP),
         ],
     )
-    def test_other_words_begin_anew(self, other: StartRequest) -> None:
+    def test_is_replaced_by_a_start_with_other_options(self, other: StartRequest) -> None:
         assert named_savepoint(other, facts(attempt(1, "tuesday", 1), begun_by=asked())) == other.restore
 
-    def test_a_fresh_start_is_not_one_with_a_savepoint(self) -> None:
+    def test_is_not_continued_by_a_fresh_start(self) -> None:
         home = facts(attempt(1, "tuesday", 1), begun_by=request("tuesday", fresh=True))
         assert named_savepoint(asked(), home) == RESTORE
         begun = facts(attempt(1, "tuesday", 1), begun_by=asked())
         assert isinstance(decide(request("tuesday", fresh=True), begun, {}, GRAPH), BeginIncarnation)
 
-    def test_other_parameters_never_begin_without_the_savepoint(self) -> None:
+    def test_is_not_replaced_by_a_run_with_other_parameters_and_without_the_savepoint(self) -> None:
         """A round without a planned batch may be replaced by another round, unless its state is in a savepoint."""
         home = facts(attempt(1, "tuesday", 1), begun_by=asked(), latest_round=round_document(1, "tuesday"))
         with pytest.raises(RejectedError, match="other parameters"):
             decide(request("wednesday"), home, {"flights": "/other"}, GRAPH)
 
 
-def test_a_savepoint_of_a_newer_spark_is_refused_and_one_of_an_older_is_taken_up() -> None:
+def test_a_savepoint_of_a_newer_spark_is_refused_and_one_of_an_older_spark_is_accepted() -> None:
     decision = BeginFromSavepoint(RoundNumber(1), None, OnRewind.REFUSE)
     with pytest.raises(RejectedError, match=r"was taken with Spark 4\.2, but this is Spark 4\.0"):
         check_spark(decision, asked(), facts(savepoint=taken()), "4.0", can_repartition=False)

@@ -67,7 +67,9 @@ def channel_lines(home: LocalFiles, manifest: Manifest) -> list[dict[str, Any]]:
     return CheckpointStore(home).read_channel(channel)
 
 
-def test_it_is_the_first_checkpoint_of_its_incarnation_and_adds_nothing(site: SavepointSite, home: LocalFiles) -> None:
+def test_an_imported_savepoint_is_the_first_checkpoint_of_its_incarnation_and_adds_no_rows(
+    site: SavepointSite, home: LocalFiles
+) -> None:
     taken = site.complete([(1, "a")])
     manifest = brought(site, home, taken)
     assert CheckpointStore(home).manifests() == [manifest]
@@ -80,12 +82,12 @@ def test_it_is_the_first_checkpoint_of_its_incarnation_and_adds_nothing(site: Sa
     )  # fmt: skip
 
 
-def test_its_number_is_the_next_free_one(site: SavepointSite, home: LocalFiles) -> None:
+def test_an_imported_savepoint_gets_the_next_free_number(site: SavepointSite, home: LocalFiles) -> None:
     CheckpointStore(home).complete(a_manifest(7))
     assert brought(site, home, site.complete()).checkpoint == 8
 
 
-def test_what_is_restored_from_it_is_what_was_saved_but_for_the_query_s_name(site: SavepointSite, home: LocalFiles) -> None:
+def test_a_restore_has_the_saved_state_except_for_the_id_of_the_query(site: SavepointSite, home: LocalFiles) -> None:
     taken = site.complete()
     expected = {file.path: site.home.read(file.stored) for file in taken.stages[STAGE].files}
     manifest = brought(site, home, taken)
@@ -97,7 +99,7 @@ def test_what_is_restored_from_it_is_what_was_saved_but_for_the_query_s_name(sit
     assert json.loads(old)["id"] != json.loads(new)["id"] == manifest.stages[STAGE].query
 
 
-def test_it_needs_neither_the_old_home_nor_the_savepoint(site: SavepointSite, home: LocalFiles) -> None:
+def test_an_imported_savepoint_needs_neither_the_old_home_nor_the_savepoint(site: SavepointSite, home: LocalFiles) -> None:
     manifest = brought(site, home, site.complete([(1, "a")], in_flight=["x.parquet"]))
     site.root.rename(site.root.with_name("gone"))
     restore(home, manifest, home.below("work/w2"))
@@ -107,7 +109,7 @@ def test_it_needs_neither_the_old_home_nor_the_savepoint(site: SavepointSite, ho
 
 
 @pytest.mark.parametrize(("reached", "rows"), [(0, 3), (1, 2)])
-def test_unfinished_rows_go_along_but_for_those_of_a_round_that_is_public_by_now(
+def test_unconsumed_rows_are_imported_unless_their_round_is_public_by_now(
     site: SavepointSite, home: LocalFiles, reached: int, rows: int
 ) -> None:
     """Each round is published externally."""
@@ -125,7 +127,7 @@ def test_unfinished_rows_go_along_but_for_those_of_a_round_that_is_public_by_now
     assert [each.actions.rows for each in manifest.brought[HOURLY]] == [rows]
 
 
-def test_files_in_flight_are_copies_of_its_own_and_consumed_ones_are_forgotten(site: SavepointSite, home: LocalFiles) -> None:
+def test_files_in_flight_are_copied_and_consumed_files_are_forgotten(site: SavepointSite, home: LocalFiles) -> None:
     """Files that only a private log names are deleted in the end. Such a file must never be a public one."""
     manifest = brought(site, home, site.complete(in_flight=["x.parquet"]))
     consumed, flying = channel_lines(home, manifest)
@@ -136,13 +138,13 @@ def test_files_in_flight_are_copies_of_its_own_and_consumed_ones_are_forgotten(s
     assert consumed["rows"] == 2, "what a batch has counted stays"
 
 
-def test_a_channel_has_the_table_that_says_what_its_columns_are_called(site: SavepointSite, home: LocalFiles) -> None:
+def test_a_channel_gets_the_table_with_its_column_names(site: SavepointSite, home: LocalFiles) -> None:
     brought(site, home, site.complete())
     assert contents(home_root(home) / "channels/new/copied") == contents(site.channel)
 
 
 @pytest.mark.parametrize("kept", [False, True])
-def test_what_a_log_knows_of_its_table_stays_only_where_the_table_is_the_same(
+def test_the_recorded_shape_of_a_table_is_kept_only_if_the_table_is_the_same(
     site: SavepointSite, home: LocalFiles, kept: bool
 ) -> None:
     channel = brought(site, home, site.complete(), kept=kept).stages[STAGE].channel
@@ -151,7 +153,7 @@ def test_what_a_log_knows_of_its_table_stays_only_where_the_table_is_the_same(
 
 
 @pytest.mark.parametrize("remembering", [True, False])
-def test_deleted_keys_come_along_unless_they_were_inherited(site: SavepointSite, home: LocalFiles, remembering: bool) -> None:
+def test_deleted_keys_are_imported_unless_they_were_inherited(site: SavepointSite, home: LocalFiles, remembering: bool) -> None:
     keys = site.root / "home/tombstones/first/hourly/_delta_log/00000000000000000000.json"
     keys.parent.mkdir(parents=True)
     keys.write_text("{}")
@@ -168,7 +170,7 @@ def test_deleted_keys_come_along_unless_they_were_inherited(site: SavepointSite,
     assert home.names("tombstones") == (["new"] if remembering else [])
 
 
-def test_pinned_ends_stay(site: SavepointSite, home: LocalFiles) -> None:
+def test_pinned_ends_are_imported(site: SavepointSite, home: LocalFiles) -> None:
     pins = (DeltaPin(path="/in", table="t", version=4),)
     manifest = brought(site, home, site.complete(inputs={InputName("events"): pins, InputName("gone"): pins}))
     pinned = Rounds(home).pinned(RoundNumber(2), InputName("events"))
@@ -178,7 +180,7 @@ def test_pinned_ends_stay(site: SavepointSite, home: LocalFiles) -> None:
     assert Rounds(home).pinned(RoundNumber(2), InputName("gone")) is None
 
 
-def test_a_source_that_is_read_anew_ends_where_it_ends_now(site: SavepointSite, home: LocalFiles) -> None:
+def test_the_end_of_a_source_that_is_taken_as_new_is_pinned_again(site: SavepointSite, home: LocalFiles) -> None:
     pins = (DeltaPin(path="/in", table="t", version=4),)
     begins = beginning(home, site.root)
     anew = replace(begins, round=begins.round.model_copy(update={"new_sources": (InputName("events"),)}))
@@ -188,7 +190,7 @@ def test_a_source_that_is_read_anew_ends_where_it_ends_now(site: SavepointSite, 
 
 
 @pytest.mark.parametrize("bounded", [True, False])
-def test_a_static_table_s_version_stays_only_where_it_is_pinned_for_a_round(
+def test_the_version_of_a_static_table_is_imported_only_if_it_is_pinned_for_a_round(
     site: SavepointSite, home: LocalFiles, bounded: bool
 ) -> None:
     """With an unbounded source, the attempt pins the newest version."""
@@ -203,7 +205,7 @@ def test_a_static_table_s_version_stays_only_where_it_is_pinned_for_a_round(
     assert InputName("events") in manifest.inputs
 
 
-def test_a_stage_that_is_not_there_any_more_is_left_behind(site: SavepointSite, home: LocalFiles) -> None:
+def test_a_removed_stage_is_not_imported(site: SavepointSite, home: LocalFiles) -> None:
     begins = beginning(home, site.root)
     kept = replace(begins, staged_in={STAGE: begins.staged_in[STAGE]})
     manifest = bring_in(saved(site, site.complete(in_flight=["x.parquet"])), kept)
@@ -233,7 +235,7 @@ class TestAfterADrain:
         CheckpointStore(site.home).complete(again)
         return again
 
-    def test_the_watermark_goes_back_to_where_it_was(self, site: SavepointSite, home: LocalFiles) -> None:
+    def test_the_watermark_before_the_drain_is_restored(self, site: SavepointSite, home: LocalFiles) -> None:
         manifest = brought(site, home, self.drained(site, 140_000))
         restore(home, manifest, home.below("work/w2"))
         log = SparkLog(home.below("work/w2"), "stages/hourly/checkpoint")
@@ -243,23 +245,25 @@ class TestAfterADrain:
         assert (cut.watermark_ms, cut.drained, cut.finished, manifest.drained) == (140_000, False, False, False)
         assert cut.model_dump().items() >= log.facts(batch).items()
 
-    def test_pins_are_made_anew(self, site: SavepointSite, home: LocalFiles) -> None:
+    def test_the_ends_of_inputs_are_pinned_again(self, site: SavepointSite, home: LocalFiles) -> None:
         assert brought(site, home, self.drained(site, 140_000)).inputs == {}
 
-    def test_one_that_has_forgotten_is_refused_before_anything_is_written(self, site: SavepointSite, home: LocalFiles) -> None:
+    def test_a_savepoint_without_the_watermark_before_the_drain_is_refused_early(
+        self, site: SavepointSite, home: LocalFiles
+    ) -> None:
         with pytest.raises(RejectedError, match="before the drain"):
             brought(site, home, self.drained(site, None))
         assert not home_root(home).exists()
 
 
-def test_the_savepoint_is_not_changed(site: SavepointSite, home: LocalFiles) -> None:
+def test_an_import_does_not_change_the_savepoint(site: SavepointSite, home: LocalFiles) -> None:
     opened = saved(site, site.complete([(1, "a")], in_flight=["x.parquet"]))
     before = contents(site.root / "savepoint")
     bring_in(opened, beginning(home, home_root(home)))
     assert contents(site.root / "savepoint") == before
 
 
-def test_a_file_that_is_altered_is_found_before_anything_is_written(site: SavepointSite) -> None:
+def test_an_altered_file_is_found_before_anything_is_written(site: SavepointSite) -> None:
     export(site.home, site.complete().checkpoint, quick(site.root / "savepoint"), request=RequestId("savepoint-a"))
     path = next((site.root / "savepoint/state").rglob("metadata"))
     path.write_bytes(b"{}")
@@ -267,7 +271,7 @@ def test_a_file_that_is_altered_is_found_before_anything_is_written(site: Savepo
         open_savepoint(str(site.root / "savepoint"))
 
 
-def test_one_that_is_altered_later_is_found_while_it_is_copied(site: SavepointSite, home: LocalFiles) -> None:
+def test_a_file_that_is_altered_later_is_found_while_it_is_copied(site: SavepointSite, home: LocalFiles) -> None:
     opened = saved(site, site.complete())
     path = next((site.root / "savepoint/state").rglob("metadata"))
     path.write_bytes(b'{"id": "another"}')
@@ -276,13 +280,15 @@ def test_one_that_is_altered_later_is_found_while_it_is_copied(site: SavepointSi
     assert CheckpointStore(home).taken() == []
 
 
-def test_one_of_another_format_of_state_is_refused(site: SavepointSite) -> None:
+def test_a_savepoint_with_another_state_format_is_refused(site: SavepointSite) -> None:
     manifest = site.complete(settings={"spark.sql.streaming.stateStore.checkpointFormatVersion": "9", "spark.other": "x"})
     with pytest.raises(RejectedError, match="checkpointFormatVersion: 9"):
         saved(site, manifest)
 
 
-def test_rows_in_flight_whose_columns_another_table_calls_otherwise_are_refused(site: SavepointSite, home: LocalFiles) -> None:
+def test_rows_in_flight_with_other_column_names_in_files_than_the_table_are_refused(
+    site: SavepointSite, home: LocalFiles
+) -> None:
     manifest = site.complete(in_flight=["x.parquet"])
     channel = manifest.stages[COPIED].channel
     mapped = channel.model_copy(update={"metadata": channel.metadata | {"configuration": {"delta.columnMapping.mode": "name"}}})
@@ -294,7 +300,7 @@ def test_rows_in_flight_whose_columns_another_table_calls_otherwise_are_refused(
     assert not home_root(home).exists()
 
 
-def test_a_checkpoint_that_somebody_completes_meanwhile_fences_it(site: SavepointSite, home: LocalFiles) -> None:
+def test_a_checkpoint_that_another_attempt_completes_meanwhile_fences_the_import(site: SavepointSite, home: LocalFiles) -> None:
     opened = saved(site, site.complete())
 
     with observed_by(Overtaking(CheckpointStore(home), 1)), pytest.raises(FencedError):
@@ -302,14 +308,16 @@ def test_a_checkpoint_that_somebody_completes_meanwhile_fences_it(site: Savepoin
     assert bring_in(opened, beginning(home, home_root(home))).checkpoint == 2
 
 
-def test_a_higher_checkpoint_that_somebody_leaves_behind_meanwhile_fences_it(site: SavepointSite, home: LocalFiles) -> None:
+def test_a_higher_checkpoint_that_another_attempt_leaves_meanwhile_fences_the_import(
+    site: SavepointSite, home: LocalFiles
+) -> None:
     """The number may be free again, because a later attempt has discarded its checkpoint."""
     opened = saved(site, site.complete())
     with observed_by(Overtaking(CheckpointStore(home), 2)), pytest.raises(FencedError):
         bring_in(opened, beginning(home, home_root(home)))
 
 
-def test_one_that_dies_at_a_step_is_brought_in_by_the_next_attempt(site: SavepointSite, tmp_path: Path) -> None:
+def test_the_next_attempt_completes_an_import_that_died_at_any_step(site: SavepointSite, tmp_path: Path) -> None:
     opened = saved(site, site.complete([(1, "a")], in_flight=["x.parquet"]))
     watched = Watched()
     with observed_by(watched):
@@ -341,7 +349,7 @@ def test_a_file_that_a_crash_has_torn_is_copied_again(site: SavepointSite, home:
     assert torn.read_bytes() == b"nine byte"
 
 
-def test_what_was_on_its_way_between_stages_goes_into_a_store(site: SavepointSite, home: LocalFiles) -> None:
+def test_rows_in_flight_are_imported_into_a_store(site: SavepointSite, home: LocalFiles) -> None:
     taken = site.complete(in_flight=["x.parquet"])
     begins = beginning(home, home_root(home))
     with object_store() as store:

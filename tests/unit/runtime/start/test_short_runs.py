@@ -41,19 +41,19 @@ def expected(files: MemoryFiles, **options: Any) -> bool:
     return expects_short_run(files, GRAPH, StartOptions(**options))
 
 
-def test_after_a_short_run_over_few_rows_another_one_is_expected() -> None:
+def test_a_short_run_is_expected_after_a_short_run_over_few_rows() -> None:
     assert expected(after_a_run())
 
 
 @pytest.mark.parametrize(
     "last",
     [
-        pytest.param({"took": SHORT + timedelta(seconds=1)}, id="that was long"),
-        pytest.param({"rows": FEW_ROWS + 1}, id="over many rows"),
-        pytest.param({"kind": CheckpointKind.STOP}, id="that was stopped"),
+        pytest.param({"took": SHORT + timedelta(seconds=1)}, id="a long run"),
+        pytest.param({"rows": FEW_ROWS + 1}, id="a run over many rows"),
+        pytest.param({"kind": CheckpointKind.STOP}, id="a stopped run"),
     ],
 )
-def test_after_another_run_no_short_one_is_expected(last: dict[str, Any]) -> None:
+def test_no_short_run_is_expected_after_any_other_run(last: dict[str, Any]) -> None:
     assert not expected(after_a_run(**last))
 
 
@@ -76,13 +76,13 @@ def test_a_first_run_is_not_expected_to_be_short() -> None:
     assert not expected(MemoryFiles())
 
 
-def test_a_pipeline_without_an_end_has_no_short_run() -> None:
+def test_no_short_run_is_expected_of_an_unbounded_pipeline() -> None:
     (events,) = GRAPH.sources.values()
     endless = replace(GRAPH, sources={InputName("events"): replace(events, bounded=False)})
     assert not expects_short_run(after_a_run(), endless, StartOptions())
 
 
-def test_a_run_whose_attempt_is_forgotten_says_nothing() -> None:
+def test_no_short_run_is_expected_after_a_run_whose_attempt_is_forgotten() -> None:
     files = after_a_run()
     files.delete(attempt_path(CheckpointStore(files).manifest(CheckpointId(1)).attempt))
     assert not expected(files)

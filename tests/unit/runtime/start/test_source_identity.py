@@ -21,27 +21,27 @@ def found(source: str) -> dict[InputName, FoundSource]:
     return {ROWS: FoundSource(frame, (leaf,), (KnownOther(source=source),), begins_by_itself=True)}
 
 
-def test_a_source_that_is_the_same_goes_on() -> None:
+def test_a_source_with_the_same_identity_continues() -> None:
     assert not settle(found("rate"), {ROWS: (KnownOther(source="rate"),)}, ()).renewed
 
 
-def test_a_source_that_is_the_same_is_read_from_its_beginning_on_request() -> None:
+def test_a_source_with_the_same_identity_is_read_from_its_beginning_on_request() -> None:
     """A replaced table has the same id as before."""
     assert settle(found("rate"), {ROWS: (KnownOther(source="rate"),)}, [ROWS], anew=[ROWS]).renewed == {ROWS}
 
 
-def test_a_source_that_was_not_there_before_begins_by_itself() -> None:
+def test_an_added_source_begins_without_a_request() -> None:
     assert not settle(found("rate"), {}, [ROWS], anew=[ROWS]).renewed
 
 
-def test_another_source_is_refused_unless_it_is_taken_as_a_new_one() -> None:
+def test_another_source_is_refused_unless_it_is_taken_as_new() -> None:
     before = {ROWS: (KnownOther(source="socket"),)}
     with pytest.raises(RejectedError, match="reads 'rate', but before it read 'socket'"):
         settle(found("rate"), before, ())
     assert settle(found("rate"), before, [ROWS], anew=[ROWS]).renewed == {ROWS}
 
 
-def test_a_static_input_that_is_taken_as_a_new_one_ends_the_round_and_no_source_is_read_again() -> None:
+def test_no_source_is_read_again_if_a_static_input_is_taken_as_new() -> None:
     settled = settle(found("rate"), {ROWS: (KnownOther(source="rate"),)}, [SHOPS], anew=[SHOPS])
     assert not settled.renewed
     assert settled.taken_anew == {SHOPS}
@@ -49,7 +49,7 @@ def test_a_static_input_that_is_taken_as_a_new_one_ends_the_round_and_no_source_
     assert not settle(found("rate"), {ROWS: (KnownOther(source="rate"),)}, [SHOPS]).replaces_round
 
 
-def test_only_an_option_for_static_inputs_takes_their_names() -> None:
+def test_only_options_for_static_inputs_accept_the_names_of_static_inputs() -> None:
     pipeline = Pipeline("mixed")
     pipeline.source(bounded=True, name="rows")(lambda spark: None)
     pipeline.static(name="shops")(lambda spark: None)

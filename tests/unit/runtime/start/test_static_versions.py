@@ -65,14 +65,14 @@ def kept(home: LocalFiles, attempt: AttemptDocument) -> int | None:
     return None if pinned is None else next(pin.version for pin in pinned.pins if isinstance(pin, DeltaPin))
 
 
-def test_an_attempt_reads_the_newest_version_where_every_batch_was_committed(home: LocalFiles) -> None:
+def test_an_attempt_reads_the_newest_version_if_every_batch_was_committed(home: LocalFiles) -> None:
     begun(home, 1, version=3)
     now = begun(home, 2)
     keep_pinned_versions(graph(), home, now)
     assert kept(home, now) is None, "it is left to be pinned"
 
 
-def test_a_batch_that_was_planned_is_done_again_with_the_version_it_was_planned_with(
+def test_a_planned_batch_is_repeated_with_the_version_for_which_it_was_planned(
     home: LocalFiles, caplog: pytest.LogCaptureFixture
 ) -> None:
     begun(home, 1, version=3)
@@ -85,7 +85,7 @@ def test_a_batch_that_was_planned_is_done_again_with_the_version_it_was_planned_
     assert "static input shops keeps the version of the earlier attempt" in caplog.text
 
 
-def test_a_batch_of_a_stage_that_does_not_read_the_table_keeps_nothing(home: LocalFiles) -> None:
+def test_a_batch_of_a_stage_that_does_not_read_the_table_keeps_no_version(home: LocalFiles) -> None:
     begun(home, 1, version=3)
     planned(home, 1, stage="copied")
     now = begun(home, 2)
@@ -93,7 +93,7 @@ def test_a_batch_of_a_stage_that_does_not_read_the_table_keeps_nothing(home: Loc
     assert kept(home, now) is None
 
 
-def test_an_attempt_in_between_that_pinned_nothing_is_passed_over(home: LocalFiles) -> None:
+def test_an_attempt_in_between_that_pinned_no_version_is_ignored(home: LocalFiles) -> None:
     """Attempt 2 ended before it built its stages. The batch belongs to attempt 1."""
     begun(home, 1, version=3)
     planned(home, 1)
@@ -103,7 +103,7 @@ def test_an_attempt_in_between_that_pinned_nothing_is_passed_over(home: LocalFil
     assert kept(home, now) == 3
 
 
-def test_the_newest_attempt_counts_of_those_that_pinned(home: LocalFiles) -> None:
+def test_the_newest_attempt_that_pinned_a_version_counts(home: LocalFiles) -> None:
     begun(home, 1, version=3)
     begun(home, 2, version=5)
     planned(home, 1)
@@ -112,7 +112,7 @@ def test_the_newest_attempt_counts_of_those_that_pinned(home: LocalFiles) -> Non
     assert kept(home, now) == 5
 
 
-def test_a_later_attempt_s_pin_does_not_count(home: LocalFiles) -> None:
+def test_the_pin_of_a_later_attempt_does_not_count(home: LocalFiles) -> None:
     begun(home, 1, version=3)
     planned(home, 1)
     now = begun(home, 2)
@@ -121,7 +121,7 @@ def test_a_later_attempt_s_pin_does_not_count(home: LocalFiles) -> None:
     assert kept(home, now) == 3
 
 
-def test_a_batch_that_was_planned_before_anything_was_pinned_keeps_nothing(home: LocalFiles) -> None:
+def test_a_batch_that_was_planned_before_any_pin_keeps_no_version(home: LocalFiles) -> None:
     begun(home, 1)
     planned(home, 1)
     now = begun(home, 2)
@@ -129,7 +129,7 @@ def test_a_batch_that_was_planned_before_anything_was_pinned_keeps_nothing(home:
     assert kept(home, now) is None
 
 
-def test_what_is_not_pinned_has_no_version_to_keep(home: LocalFiles) -> None:
+def test_an_unpinned_input_has_no_version_to_keep(home: LocalFiles) -> None:
     begun(home, 1)
     pins_of_attempt(home, AttemptNumber(1)).pin(PinnedInput(input=SHOPS, pins=()))
     planned(home, 1)
@@ -138,7 +138,7 @@ def test_what_is_not_pinned_has_no_version_to_keep(home: LocalFiles) -> None:
     assert pins_of_attempt(home, now.attempt).pinned(SHOPS) is None
 
 
-def test_a_round_of_bounded_inputs_reads_one_version_in_all_of_its_attempts(home: LocalFiles) -> None:
+def test_all_attempts_of_a_bounded_round_read_the_same_version(home: LocalFiles) -> None:
     begun(home, 1, version=3)
     begun(home, 2)
     now = begun(home, 3, work="another")
@@ -146,7 +146,7 @@ def test_a_round_of_bounded_inputs_reads_one_version_in_all_of_its_attempts(home
     assert kept(home, now) == 3
 
 
-def test_the_next_round_of_bounded_inputs_reads_the_newest_version(home: LocalFiles) -> None:
+def test_the_next_bounded_round_reads_the_newest_version(home: LocalFiles) -> None:
     begun(home, 1, version=3)
     now = attempts.attempt(2).model_copy(update={"round": RoundNumber(2)})
     Attempts(home).create(now)
@@ -154,7 +154,7 @@ def test_the_next_round_of_bounded_inputs_reads_the_newest_version(home: LocalFi
     assert kept(home, now) is None, "it is left to be pinned"
 
 
-def test_batches_that_are_computed_again_read_what_they_have_read_as_the_checkpoint_says_that_holds_them(
+def test_batches_that_are_computed_again_read_the_version_in_the_checkpoint_that_has_them(
     home: LocalFiles,
 ) -> None:
     begun(home, 1, 7)

@@ -49,20 +49,20 @@ class Work:
         return {name: rows.rows for name, rows in found.items()}
 
 
-def test_everything_waits_for_a_reader_that_has_not_begun() -> None:
+def test_all_rows_wait_for_a_reader_that_has_not_begun() -> None:
     work = Work()
     assert work.waiting() == {CLEAN: 6}
     assert work.waiting(copy=2, count=1) == {CLEAN: 2}
 
 
-def test_the_slowest_reader_counts() -> None:
+def test_the_slowest_reader_decides_which_rows_wait() -> None:
     work = Work()
     work.consumed(COPY, 4)
     work.consumed(COUNT, 3)
     assert work.waiting() == {CLEAN: 2}
 
 
-def test_nothing_waits_where_all_was_consumed_or_nothing_was_staged() -> None:
+def test_no_rows_wait_if_all_were_consumed_or_none_were_staged() -> None:
     work = Work()
     work.consumed(COPY, 4)
     work.consumed(COUNT, 4)
@@ -98,7 +98,7 @@ def test_columns_that_waiting_rows_have_are_accepted(now: StructType) -> None:
     check_waiting({CLEAN: now}, WAITING, ())
 
 
-def test_rows_staged_for_a_removed_stage_are_not_waited_for() -> None:
+def test_rows_staged_for_a_removed_stage_do_not_wait() -> None:
     check_waiting({}, WAITING, ())
 
 
@@ -114,7 +114,7 @@ def test_a_column_that_the_source_table_has_gained_may_be_null_in_waiting_rows()
     check_waiting({CLEAN: StructType([*BEFORE.fields]).add("more", LongType())}, WAITING, gained)
 
 
-@pytest.mark.parametrize("before", [("id", "less"), ("id", "more")], ids=["may be renamed", "was there"])
-def test_one_that_the_source_table_had_may_not(before: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("before", [("id", "less"), ("id", "more")], ids=["a column that may be renamed", "an existing column"])
+def test_a_column_that_the_source_table_already_had_may_not_be_null_in_waiting_rows(before: tuple[str, ...]) -> None:
     assert not gained_columns(table(*before), table("id", "more"))
     assert not gained_columns({}, table("id", "more"))

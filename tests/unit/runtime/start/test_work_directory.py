@@ -41,7 +41,7 @@ def home(tmp_path: Path) -> LocalFiles:
     return files
 
 
-def test_a_drain_goes_on_in_place_as_long_as_somebody_asks_for_it(home: LocalFiles) -> None:
+def test_a_drain_continues_in_place_as_long_as_its_request_is_open(home: LocalFiles) -> None:
     work = home.below(attempt(1).work_directory.path)
     assert (drain_begun(work), why_not_in_place(home, attempt(1), None, None)) == (None, None)
     begin_drain(work, STOP)
@@ -50,14 +50,14 @@ def test_a_drain_goes_on_in_place_as_long_as_somebody_asks_for_it(home: LocalFil
     assert why_not_in_place(home, attempt(1), None, None) == "its stages were being drained for a request that is no longer open"
 
 
-def test_a_work_directory_in_a_store_is_of_one_attempt(home: LocalFiles) -> None:
+def test_a_work_directory_in_a_store_is_used_by_one_attempt_only(home: LocalFiles) -> None:
     store = MemoryFiles()
     for path in home.paths():
         store.create(path, home.read(path))
     assert why_not_in_place(store, attempt(1), None, None) == "it is in a store, where each attempt has its own"
 
 
-def test_an_attempt_that_died_while_it_was_built_is_followed_in_place(home: LocalFiles) -> None:
+def test_a_work_directory_whose_attempt_died_during_its_start_is_used_again(home: LocalFiles) -> None:
     work = home.below(attempt(1).work_directory.path)
     work.delete("taken_over.json")
     assert not is_taken_over(work)
@@ -79,7 +79,9 @@ def test_an_attempt_that_died_while_it_was_built_is_followed_in_place(home: Loca
         (b'{"request": "stop-another"}', "its stages were being drained for a request that is no longer open"),
     ],
 )
-def test_where_the_mark_of_a_drain_is_lost_or_damaged_no_stage_goes_on(home: LocalFiles, left: bytes | None, why: str) -> None:
+def test_a_work_directory_with_a_lost_or_damaged_mark_of_a_drain_is_not_used(
+    home: LocalFiles, left: bytes | None, why: str
+) -> None:
     """The watermarks are at the end of time, and would make all later rows late."""
     work = home.below(attempt(1).work_directory.path)
     begin_drain(work, STOP)
@@ -89,7 +91,7 @@ def test_where_the_mark_of_a_drain_is_lost_or_damaged_no_stage_goes_on(home: Loc
     assert why_not_in_place(home, attempt(1), None, None) == why
 
 
-def test_an_attempt_that_died_as_it_began_a_drain_is_followed_by_one_that_goes_on_with_it(home: LocalFiles) -> None:
+def test_the_next_attempt_continues_a_drain_whose_attempt_died_at_its_beginning(home: LocalFiles) -> None:
     work = home.below(attempt(1).work_directory.path)
     begin_drain(work, STOP)
     work.delete("taken_over.json")
@@ -107,7 +109,7 @@ def test_a_work_directory_that_has_lost_batches_of_the_checkpoint_is_not_continu
     assert why_not_in_place(home, attempt(1), head, None) is None
 
 
-def test_a_work_directory_is_drained_for_one_request(home: LocalFiles) -> None:
+def test_a_work_directory_is_drained_for_only_one_request(home: LocalFiles) -> None:
     work = home.below(attempt(1).work_directory.path)
     begin_drain(work, STOP)
     begin_drain(work, STOP)
@@ -116,7 +118,9 @@ def test_a_work_directory_is_drained_for_one_request(home: LocalFiles) -> None:
 
 
 @pytest.mark.parametrize(("version", "rebuilt"), [("3.9.1", True), ("99.0.0", True), (SPARK_VERSION, False)])
-def test_a_work_directory_goes_on_only_with_the_spark_that_has_written_it(home: LocalFiles, version: str, rebuilt: bool) -> None:
+def test_a_work_directory_continues_only_with_the_spark_version_that_has_written_it(
+    home: LocalFiles, version: str, rebuilt: bool
+) -> None:
     """A batch that one version of Spark has planned never runs with another. It is planned again, from the checkpoint."""
     before = attempt(1).model_copy(update={"versions": {"pyspark": version}})
     past = HomeFacts(before, None, lambda run: None, dict)

@@ -70,7 +70,7 @@ def test_the_metadata_of_an_operator_gets_the_paths_of_a_store() -> None:
     }
 
 
-def test_on_one_file_system_stores_are_linked_and_records_are_copied(site: Site) -> None:
+def test_files_of_state_stores_are_linked_on_one_file_system_and_records_are_copied(site: Site) -> None:
     site.batches(2)
     site.checkpoint.snapshot(1)
     files = site.take(1).files
@@ -116,7 +116,7 @@ def test_only_new_records_are_copied_and_each_is_flushed_once(site: Site) -> Non
     assert system.created == 6
 
 
-def test_what_the_parent_holds_is_referred_to_where_it_lies(site: Site) -> None:
+def test_files_of_the_parent_checkpoint_are_referenced_and_not_copied(site: Site) -> None:
     site.batches(5)
     first = site.take(4)
     site.batches(2)
@@ -133,14 +133,14 @@ def test_what_the_parent_holds_is_referred_to_where_it_lies(site: Site) -> None:
     }
 
 
-def test_an_idle_stage_costs_no_file(site: Site) -> None:
+def test_an_idle_stage_adds_no_file(site: Site) -> None:
     site.batches(3)
     first = site.take(2)
     assert site.take(2, first, 2) == first
     assert site.home.names("state/hourly") == ["1-1-1"]
 
 
-def test_a_small_file_that_has_changed_under_its_name_is_kept_again(site: Site) -> None:
+def test_a_small_file_with_changed_contents_is_kept_again(site: Site) -> None:
     site.batches(2)
     first = site.take(1)
     site.checkpoint.write("metadata", '{"id":"another query"}')
@@ -161,7 +161,7 @@ def test_a_record_of_the_parent_that_is_damaged_in_the_home_is_kept_again_by_ano
     assert all(state_file(site.home, file).look() is None for file in persist(pinned))
 
 
-def test_a_grandparents_file_is_used_only_where_the_parent_names_it(site: Site) -> None:
+def test_a_file_of_the_grandparent_checkpoint_is_used_only_if_the_parent_names_it(site: Site) -> None:
     site.batches(3)
     first = site.take(2)
     site.checkpoint.snapshot(2)
@@ -173,7 +173,7 @@ def test_a_grandparents_file_is_used_only_where_the_parent_names_it(site: Site) 
     assert all(file.stored in known or file.stored.startswith("state/hourly/3-1-1/") for file in third.files)
 
 
-def test_each_try_has_a_directory_of_its_own(site: Site) -> None:
+def test_each_try_has_its_own_directory(site: Site) -> None:
     site.batches(1)
     places = []
     for attempt in (1, 1, 2):
@@ -183,7 +183,7 @@ def test_each_try_has_a_directory_of_its_own(site: Site) -> None:
     assert places == ["state/hourly/7-1-1", "state/hourly/7-1-2", "state/hourly/7-2-1"]
 
 
-def test_a_stage_without_a_batch_has_nothing_but_its_beginning(site: Site) -> None:
+def test_a_stage_without_a_batch_has_only_its_metadata(site: Site) -> None:
     assert [file.path for file in site.take(NO_BATCH).files] == ["metadata"]
 
 
@@ -202,7 +202,7 @@ class _Purges(RealSystem):
         super().link(source, target)
 
 
-def test_what_went_while_it_was_pinned_is_chosen_again(site: Site) -> None:
+def test_files_that_spark_deletes_during_the_pinning_are_chosen_again(site: Site) -> None:
     site.batches(5)
     home = LocalFiles(site.root / "home", _Purges(site, 1))
     pinned = pin(StateCopies(home, site.log), BatchId(4), "state/hourly/1-1-1", None)
@@ -216,7 +216,7 @@ def test_what_went_while_it_was_pinned_is_chosen_again(site: Site) -> None:
     assert {path.as_posix() for path in kept} == set(pinned.new), "what the first choice needed alone is not kept"
 
 
-def test_a_purge_that_does_not_end_fails_the_try_by_name(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_try_fails_by_name_if_spark_does_not_stop_deleting_files(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     site.batches(5)
     asked = []
 
@@ -239,7 +239,7 @@ def test_a_batch_that_spark_has_purged_fails_the_try(site: Site) -> None:
 
 @pytest.mark.parametrize("seed", [None, 1, 2])
 @pytest.mark.slow
-def test_what_was_persisted_survives_a_loss_of_power_and_spark(tmp_path: Path, seed: int | None) -> None:
+def test_persisted_files_survive_a_loss_of_power_and_deletions_by_spark(tmp_path: Path, seed: int | None) -> None:
     foreign = ("*.zip", "*.changelog", "*.sst", "[0-9]*", "metadata", "schema")  # Spark does not sync these files
     for index in range(400):
         root = tmp_path / str(index)
@@ -263,7 +263,7 @@ def names(path: Path) -> int:
     return path.stat().st_nlink
 
 
-def test_a_second_copy_takes_the_place_of_the_second_name(site: Site) -> None:
+def test_a_second_copy_replaces_the_hard_link(site: Site) -> None:
     site.batches(3)
     before = {path: (site.checkpoint.root / path).read_bytes() for path in needed_files(site.log, BatchId(2))}
     files = persist(site.pin(2, second_copy=True))
@@ -282,7 +282,7 @@ def test_a_second_copy_may_be_made_again(site: Site) -> None:
     assert {file.path for file in persist(pinned)} == set(pinned.new)
 
 
-def test_with_a_second_copy_nothing_is_referred_to_that_shares_its_bytes(site: Site) -> None:
+def test_no_file_that_shares_its_bytes_is_referenced_if_second_copies_are_on(site: Site) -> None:
     site.batches(3)
     shared = site.take(2)
     copies = StateCopies(site.home, site.log, second_copy=True)

@@ -18,9 +18,9 @@ FAILED = "Job aborted due to stage failure: the disk is full"
 
 
 @pytest.mark.parametrize(
-    ("message", "kind"), [(REFUSED, RejectedError), (FAILED, InterruptedRunError)], ids=["it cannot", "it has failed"]
+    ("message", "kind"), [(REFUSED, RejectedError), (FAILED, InterruptedRunError)], ids=["not supported", "failed"]
 )
-def test_what_spark_cannot_do_is_refused_and_what_has_failed_is_done_again(
+def test_a_rescale_that_spark_does_not_support_is_refused_and_a_failed_one_is_retried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, message: str, kind: type[Exception]
 ) -> None:
     def repartition(directory: str, partitions: int) -> None:
@@ -38,9 +38,7 @@ def test_what_spark_cannot_do_is_refused_and_what_has_failed_is_done_again(
     assert "--state-partitions 2" in str(caught.value)
 
 
-def test_state_that_is_computed_again_first_is_not_brought_into_other_partitions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_state_that_is_computed_again_is_not_repartitioned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     session = SimpleNamespace()  # no Spark session is used
     monkeypatch.setattr(rescale, "session_for_run", lambda spark: session)
     site = Site(tmp_path)

@@ -55,21 +55,21 @@ def of(prefix: str, paths: list[str]) -> list[str]:
     return [path.removeprefix(prefix) for path in paths if path.startswith(prefix)]
 
 
-def test_the_first_batch_needs_its_own_entries_alone(checkpoint: SparkCheckpoint) -> None:
+def test_the_first_batch_needs_only_its_own_entries(checkpoint: SparkCheckpoint) -> None:
     checkpoint.batch()
     paths = needed(checkpoint, 0)
     assert [path for path in paths if not path.startswith("state/")] == ["commits/0", "metadata", "offsets/0", "sources/0/0"]
     assert len(of("state/0/1/", paths)) == 1
 
 
-def test_a_later_batch_needs_the_entries_of_the_one_before_it(checkpoint: SparkCheckpoint) -> None:
+def test_a_later_batch_also_needs_the_entries_of_the_previous_batch(checkpoint: SparkCheckpoint) -> None:
     for _ in range(8):
         checkpoint.batch()
     paths = needed(checkpoint, 6)
     assert of("offsets/", paths) == of("commits/", paths) == ["5", "6"]
 
 
-def test_no_checksum_and_nothing_of_a_batch_that_is_not_committed_is_taken(checkpoint: SparkCheckpoint) -> None:
+def test_no_checksum_and_no_file_of_an_uncommitted_batch_is_needed(checkpoint: SparkCheckpoint) -> None:
     for _ in range(3):
         checkpoint.batch()
     before = needed(checkpoint, 2)
@@ -80,7 +80,7 @@ def test_no_checksum_and_nothing_of_a_batch_that_is_not_committed_is_taken(check
     assert [path for path in before if path.endswith(".crc") or "/." in path] == []
 
 
-def test_the_facts_of_every_operator_up_to_the_batch_are_taken(checkpoint: SparkCheckpoint) -> None:
+def test_the_metadata_of_every_operator_up_to_the_batch_is_needed(checkpoint: SparkCheckpoint) -> None:
     for _ in range(3):
         checkpoint.batch()
     facts = ["state/0/_metadata/v2/0", "state/0/_metadata/v2/2", f"state/0/_stateSchema/default/0_{store_id(5)}"]
@@ -89,7 +89,7 @@ def test_the_facts_of_every_operator_up_to_the_batch_are_taken(checkpoint: Spark
     assert {*facts, "state/0/_metadata/metadata", "state/0/0/_metadata/schema"} <= set(needed(checkpoint, 2))
 
 
-def test_every_store_of_an_operator_with_several_is_taken(tmp_path: Path) -> None:
+def test_every_state_store_of_an_operator_with_several_is_needed(tmp_path: Path) -> None:
     checkpoint = SparkCheckpoint(tmp_path / "checkpoint", stores=JOIN)
     for _ in range(5):
         checkpoint.batch()
@@ -103,7 +103,7 @@ def test_every_store_of_an_operator_with_several_is_taken(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("stores", [(("0",), ("1",)), JOIN])
-def test_in_a_store_the_same_files_are_found(tmp_path: Path, stores: tuple[tuple[str, ...], ...]) -> None:
+def test_the_same_files_are_found_in_an_object_store(tmp_path: Path, stores: tuple[tuple[str, ...], ...]) -> None:
     checkpoint = SparkCheckpoint(tmp_path / "checkpoint", stores=stores)
     for _ in range(6):
         checkpoint.batch()
@@ -113,7 +113,7 @@ def test_in_a_store_the_same_files_are_found(tmp_path: Path, stores: tuple[tuple
         assert needed_files(in_a_store(checkpoint), BatchId(batch)) == needed(checkpoint, batch)
 
 
-def test_in_a_store_the_files_of_a_cut_are_listed_once(tmp_path: Path) -> None:
+def test_the_files_of_a_cut_in_an_object_store_are_listed_once(tmp_path: Path) -> None:
     checkpoint = SparkCheckpoint(tmp_path / "checkpoint", stores=JOIN)
     for _ in range(6):
         checkpoint.batch()
@@ -124,7 +124,7 @@ def test_in_a_store_the_files_of_a_cut_are_listed_once(tmp_path: Path) -> None:
     assert store.listed == ["checkpoint"]
 
 
-def test_a_store_whose_version_is_gone_is_not_found(tmp_path: Path) -> None:
+def test_a_state_store_whose_version_is_gone_is_not_found(tmp_path: Path) -> None:
     checkpoint = SparkCheckpoint(tmp_path / "checkpoint", stores=JOIN)
     checkpoint.batch()
     store = checkpoint.by_name["1/right-keyToNumValues"]
@@ -155,7 +155,7 @@ class TestSources:
         assert self.entries(checkpoint, 22) == ["19.compact", "20", "21", "22"]
         assert self.entries(checkpoint, 19) == ["19.compact"]
 
-    def test_what_spark_has_deleted_before_the_compact_entry_is_not_missed(self, checkpoint: SparkCheckpoint) -> None:
+    def test_entries_that_spark_has_deleted_before_the_compact_entry_are_not_missed(self, checkpoint: SparkCheckpoint) -> None:
         for _ in range(13):
             checkpoint.batch()
         for number in range(9):
@@ -163,7 +163,7 @@ class TestSources:
         assert self.entries(checkpoint, 9) == ["9.compact"]
         assert self.entries(checkpoint, 12) == ["9.compact", "10", "11", "12"]
 
-    def test_the_entries_of_a_batch_that_took_several_are_all_taken(self, checkpoint: SparkCheckpoint) -> None:
+    def test_all_entries_of_a_batch_that_took_several_are_needed(self, checkpoint: SparkCheckpoint) -> None:
         for _ in range(13):
             checkpoint.batch()
         header, _ = (checkpoint.root / "offsets/11").read_text().rsplit("\n", 1)
@@ -178,20 +178,20 @@ class TestSources:
             needed(checkpoint, 12)
 
     @pytest.mark.parametrize("line", ['{"topic":{"0":7}}', '{"reservoirVersion":3}', "7", "-"])
-    def test_what_another_kind_of_source_keeps_is_taken_whole(self, tmp_path: Path, line: str) -> None:
+    def test_all_files_of_another_kind_of_source_are_needed(self, tmp_path: Path, line: str) -> None:
         checkpoint = SparkCheckpoint(tmp_path / "checkpoint", source=line)
         checkpoint.batch()
         checkpoint.write("sources/0/_schema_log_x/0", "a schema")
         checkpoint.write("sources/by name/0", "of a named source")
         assert of("sources/", needed(checkpoint, 0)) == ["0/0", "0/_schema_log_x/0", "by name/0"]
 
-    def test_before_its_first_batch_a_query_has_its_id_and_where_its_sources_begin(self, tmp_path: Path) -> None:
+    def test_a_query_without_a_batch_needs_its_id_and_the_starting_points_of_its_sources(self, tmp_path: Path) -> None:
         checkpoint = SparkCheckpoint(tmp_path / "checkpoint")
         checkpoint.write("sources/0/0", '{"topic":{"0":7}}')
         assert needed(checkpoint, NO_BATCH) == ["metadata", "sources/0/0"]
 
 
-def test_a_query_without_state_needs_none(checkpoint: SparkCheckpoint) -> None:
+def test_a_query_without_state_needs_no_state_files(checkpoint: SparkCheckpoint) -> None:
     checkpoint.batch()
     checkpoint.write("commits/0", 'v2\n{"nextBatchWatermarkMs":0,"stateUniqueIds":{}}')
     assert of("state/", needed(checkpoint, 0)) == []
@@ -219,7 +219,7 @@ def test_a_purged_batch_is_not_found(checkpoint: SparkCheckpoint) -> None:
         needed(checkpoint, 0)
 
 
-def test_only_state_under_an_id_keeps_its_name_for_ever() -> None:
+def test_only_names_of_state_files_with_an_id_are_never_reused() -> None:
     assert never_reused(f"state/0/1/7_{store_id(3)}.changelog")
     assert never_reused(f"state/0/1/SSTs/000008-{store_id(3)}.sst")
     for path in ("metadata", "offsets/7", "state/0/_metadata/metadata", "state/0/_metadata/v2/0", f"sources/{store_id(3)}"):

@@ -24,12 +24,12 @@ def write(store: Store, versions: int) -> list[StoreVersion]:
     return [store.write(100 + number) for number in range(versions)]
 
 
-def test_without_a_snapshot_every_version_from_the_first_is_needed(store: Store) -> None:
+def test_every_version_is_needed_if_there_is_no_snapshot(store: Store) -> None:
     versions = write(store, 4)
     assert chosen(store, versions[2]) == [each.changelog for each in versions[:3]]
 
 
-def test_the_newest_snapshot_of_the_lineage_stands_for_what_was_before(store: Store) -> None:
+def test_the_newest_snapshot_of_the_lineage_replaces_all_earlier_versions(store: Store) -> None:
     versions = write(store, 7)
     store.snapshot(versions[1])
     files = store.snapshot(versions[3], ["000001-" + store_id(10_001) + ".sst"])
@@ -41,7 +41,7 @@ def test_the_newest_snapshot_of_the_lineage_stands_for_what_was_before(store: St
     ]
 
 
-def test_a_snapshot_after_the_version_is_of_no_use(store: Store) -> None:
+def test_a_snapshot_after_the_version_is_not_used(store: Store) -> None:
     versions = write(store, 5)
     store.snapshot(versions[4])
     assert chosen(store, versions[3]) == [each.changelog for each in versions[:4]]
@@ -54,7 +54,7 @@ def test_a_snapshot_of_the_version_itself_is_enough_without_any_changelog(store:
     assert chosen(store, version) == [version.snapshot, *(f"SSTs/{name}" for name in files)]
 
 
-def test_what_a_failed_try_of_a_batch_has_left_is_not_taken(store: Store) -> None:
+def test_files_of_a_failed_try_of_a_batch_are_not_used(store: Store) -> None:
     versions = write(store, 5)
     other = Store(store.directory, list(versions[:2]))
     dead = [other.write(900 + number) for number in range(3)]
@@ -102,7 +102,7 @@ def test_a_lineage_that_begins_with_a_snapshot_needs_it(store: Store) -> None:
     ],
 )
 @pytest.mark.slow
-def test_the_lineage_is_read_however_it_is_compressed(store: Store, compressed: object, lineage: int) -> None:
+def test_a_lineage_with_any_compression_of_spark_is_read(store: Store, compressed: object, lineage: int) -> None:
     versions = write(store, lineage)
     newest = StoreVersion(lineage + 1, store_id(7))
     assert callable(compressed)
@@ -128,7 +128,7 @@ def test_a_changelog_without_a_lineage_is_corrupt_by_name(store: Store, data: by
         chosen(store, version)
 
 
-def test_another_compression_is_refused_with_what_to_do(store: Store) -> None:
+def test_another_compression_is_refused_with_a_remedy(store: Store) -> None:
     (version,) = write(store, 1)
     (store.directory / version.changelog).write_bytes(b"\x82SNAPPY\0")
     with pytest.raises(UnsupportedFormatError, match=r"compression\.codec at lz4"):

@@ -26,12 +26,12 @@ def _said(caplog: pytest.LogCaptureFixture, configuration: dict[str, str], optio
     return [record.getMessage() for record in caplog.records]
 
 
-def test_auto_compaction_of_an_appended_table_is_done_by_packing_or_by_hand(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_advice_on_auto_compaction_of_an_appended_table_is_packing_or_optimize(caplog: pytest.LogCaptureFixture) -> None:
     (said,) = _said(caplog, {"delta.autoOptimize.autoCompact": "true"}, APPENDS)
     assert said.endswith("declare target_file_size=, or run OPTIMIZE")
 
 
-def test_a_sink_that_cannot_pack_is_not_told_to(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_advice_on_auto_compaction_for_a_sink_that_cannot_pack_is_optimize(caplog: pytest.LogCaptureFixture) -> None:
     (said,) = _said(caplog, {"delta.autoOptimize.autoCompact": "true"}, REPLACES)
     assert said.endswith("does not run: run OPTIMIZE")
 
@@ -45,13 +45,13 @@ def test_a_sink_that_cannot_pack_is_not_told_to(caplog: pytest.LogCaptureFixture
     ],
     ids=["packed", "off", "not set"],
 )
-def test_there_is_nothing_to_say_where_nothing_is_left_undone(
+def test_no_advice_is_given_if_no_compaction_is_left_undone(
     caplog: pytest.LogCaptureFixture, configuration: dict[str, str], options: dict[str, Any]
 ) -> None:
     assert _said(caplog, configuration, options) == []
 
 
-def test_the_constraints_of_a_staging_table_are_its_own_unless_it_has_them_from_the_public_table() -> None:
+def test_only_constraints_that_do_not_come_from_the_public_table_belong_to_a_staging_table() -> None:
     constraints = {"delta.constraints.Small": "id < 7"}
     shape = TableShape(table_schema="{}", partition_by=(), configuration=constraints, features=())
     public = PublicTable("file:///tables/kept", (), Publisher.SPARK, "id", shape)

@@ -17,7 +17,7 @@ def names(columns: list[str]) -> list[str]:
     return [each["name"] for each in json.loads(found["schemaString"])["fields"]]
 
 
-def test_a_column_that_is_not_returned_any_more_is_not_seen() -> None:
+def test_readers_do_not_see_a_column_that_the_stage_no_longer_returns() -> None:
     assert names(["ID"]) == ["id", "day", "twice"]
 
 

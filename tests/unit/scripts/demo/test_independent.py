@@ -24,7 +24,7 @@ def flights(*rows: tuple[datetime, int, int | None]) -> pa.Table:
 INPUT = flights((NOON, 5, 30), (NOON, 55, None), (NOON + timedelta(days=1), 0, 40), (NOON + timedelta(days=4), 0, 20))
 
 
-def test_the_answer_counts_what_did_not_leave_and_joins_late_days_on_end() -> None:
+def test_the_answer_counts_cancelled_flights_and_joins_consecutive_late_days() -> None:
     found = answers(INPUT, AIRLINES)
     assert found["hourly"].num_rows == 3
     first_day = min(found["daily"].to_pylist(), key=lambda row: row["day_start"])
@@ -32,12 +32,12 @@ def test_the_answer_counts_what_did_not_leave_and_joins_late_days_on_end() -> No
     assert sorted(row["days"] for row in found["late_spells"].to_pylist()) == [1, 2]
 
 
-def test_the_same_rows_in_any_order_are_the_same() -> None:
+def test_tables_with_the_same_rows_in_another_order_are_equal() -> None:
     tables = {sink: rows.take(list(reversed(range(rows.num_rows)))) for sink, rows in answers(INPUT, AIRLINES).items()}
     assert all(found.same for found in compare(tables, INPUT, AIRLINES))
 
 
-def test_a_row_too_few_a_row_too_many_and_another_value_are_found() -> None:
+def test_a_missing_row_an_extra_row_and_another_value_are_found() -> None:
     tables = answers(INPUT, AIRLINES)
     hourly, daily, spells = (tables[sink] for sink in QUERIES)
     changed = daily.set_column(daily.schema.get_field_index("flights"), "flights", pa.array([9] * daily.num_rows, pa.int64()))

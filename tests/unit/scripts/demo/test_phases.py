@@ -34,12 +34,12 @@ ASKED = LOADED | {"requested": True}
         (ASKED | {"answered": True}, RunState.PUBLISHING, Phase.ENDING),
     ],
 )
-def test_what_is_seen_tells_the_phase(seen: dict[str, bool], state: RunState | None, phase: Phase) -> None:
+def test_the_phase_follows_from_the_observed_facts(seen: dict[str, bool], state: RunState | None, phase: Phase) -> None:
     assert phase_of(sight(seen, state)) is phase
 
 
 @given(st.lists(st.sampled_from(Phase), min_size=1))
-def test_a_timeline_only_goes_forward_and_leaves_no_phase_out(phases: list[Phase]) -> None:
+def test_a_timeline_only_goes_forward_and_skips_no_phase(phases: list[Phase]) -> None:
     timeline = Timeline()
     for now_s, phase in enumerate(phases):
         timeline.see(phase, now_s)
@@ -58,7 +58,7 @@ def test_the_durations_add_up_to_the_whole() -> None:
     assert sum(durations_s.values()) == 15.0
 
 
-def test_stages_are_told_in_their_order_once_they_have_begun() -> None:
+def test_stages_are_shown_in_their_order_once_they_have_begun() -> None:
     stages = {
         StageName("daily"): StageStatus(state=StageState.RUNNING),
         StageName("hourly"): StageStatus(state=StageState.ENDED, batch=BatchId(1), rows_in=336_776, rows_per_s=1234.5),

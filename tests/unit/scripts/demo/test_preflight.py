@@ -29,7 +29,7 @@ def test_a_second_demo_starts_from_nothing(tmp_path: Path, console: Console) -> 
             (output / "airflow.log").touch()
 
 
-def test_a_directory_that_is_not_a_demos_is_left_alone(tmp_path: Path, console: Console) -> None:
+def test_a_directory_that_does_not_belong_to_a_demo_is_left_alone(tmp_path: Path, console: Console) -> None:
     (tmp_path / "thesis.txt").touch()
     with pytest.raises(CannotRunError, match="holds something else"), fresh(tmp_path, console):
         pass
@@ -43,7 +43,7 @@ def test_two_demos_at_once_are_refused(tmp_path: Path, console: Console) -> None
             pass
 
 
-def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path: Path, console: Console) -> None:
+def test_the_error_for_a_directory_that_cannot_be_written_is_one_sentence(tmp_path: Path, console: Console) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(CannotRunError, match="Not a directory"), fresh(tmp_path / "file" / "output", console):
         pass
@@ -68,7 +68,7 @@ def test_a_full_disk_is_reported_before_anything_starts(tmp_path: Path, monkeypa
         check_requirements(tmp_path / "not" / "there")
 
 
-def test_nothing_of_the_users_own_airflow_reaches_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_setting_of_the_users_own_airflow_reaches_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "postgresql://production")
     monkeypatch.setenv("AIRFLOW_CONN_SOMETHING", "x")
     environment = environment_of(tmp_path, tmp_path / "dags", tmp_path / "homes")
@@ -100,7 +100,7 @@ def driver_of(airflow: AirflowProcess, log: Path) -> psutil.Process:
 
 
 @pytest.mark.slow
-def test_the_end_reaches_a_driver_that_has_a_session_of_its_own(tmp_path: Path, airflow: AirflowProcess) -> None:
+def test_the_end_of_a_demo_also_ends_a_driver_with_its_own_process_session(tmp_path: Path, airflow: AirflowProcess) -> None:
     driver = driver_of(airflow, tmp_path / "airflow.log")
     airflow.end()
     airflow.end()
@@ -109,7 +109,7 @@ def test_the_end_reaches_a_driver_that_has_a_session_of_its_own(tmp_path: Path, 
 
 
 @pytest.mark.slow
-def test_what_a_killed_demo_has_left_is_ended_by_the_next(tmp_path: Path, airflow: AirflowProcess) -> None:
+def test_the_next_demo_ends_processes_that_a_killed_demo_has_left(tmp_path: Path, airflow: AirflowProcess) -> None:
     driver = driver_of(airflow, tmp_path / "airflow.log")
     assert end_leftovers(tmp_path) == 2
     assert not driver.is_running()

@@ -42,7 +42,7 @@ def said() -> StringIO:
     return StringIO()
 
 
-def test_without_a_terminal_the_beginning_and_the_duration_of_a_phase_are_printed(said: StringIO, clock: Clock) -> None:
+def test_the_beginning_and_the_duration_of_a_phase_are_printed_without_a_terminal(said: StringIO, clock: Clock) -> None:
     with Screen(Console(file=said), clock) as screen:
         screen.show(Phase.DATABASE)
         clock.now_s = 2.5
@@ -54,7 +54,7 @@ def test_without_a_terminal_the_beginning_and_the_duration_of_a_phase_are_printe
     ]
 
 
-def test_without_a_terminal_it_is_never_silent_for_long(said: StringIO, clock: Clock) -> None:
+def test_lines_are_printed_at_an_interval_without_a_terminal(said: StringIO, clock: Clock) -> None:
     with Screen(Console(file=said), clock) as screen:
         for tick in range(400):
             clock.now_s = tick / 4
