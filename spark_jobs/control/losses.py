@@ -99,6 +99,7 @@ class LossLedger:
                 incarnation=attempt.incarnation,
                 round=number,
                 attempt=attempt.attempt,
+                work_directory=attempt.work_directory.id,
                 run=attempt.run,
                 recorded_at=datetime.now(UTC),
             )

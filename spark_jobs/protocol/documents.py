@@ -255,6 +255,8 @@ class RecordedLoss(Document):
     round: RoundNumber
     attempt: AttemptNumber
     """The first attempt that has left the rows out."""
+    work_directory: WorkDirectoryId
+    """The work directory of that attempt."""
     run: RunId
     recorded_at: datetime
 

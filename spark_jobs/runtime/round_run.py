@@ -28,7 +28,7 @@ from spark_jobs.protocol.documents import (
     StageState,
     ToleratedRows,
 )
-from spark_jobs.protocol.errors import NotFoundError, StreamPipelineError
+from spark_jobs.protocol.errors import StreamPipelineError
 from spark_jobs.protocol.ids import BatchId, CheckpointId, InputName, LossId, SinkName, StageName
 from spark_jobs.protocol.losses import Loss, PassedOver, StagedFile, goes_on_without
 from spark_jobs.protocol.masking import Mask, unmasked
@@ -286,14 +286,7 @@ class RoundRun:
         return self.parent is not None and loss.id is not None and position_of_loss(loss.id)[0] < self.parent.round
 
     def _is_of_this_work_directory(self, loss: PassedOver) -> bool:
-        if loss.id is None:
-            return False
-        recorded = LossLedger(self.home).read(loss.id)
-        try:
-            attempt = Attempts(self.home).read(recorded.attempt)
-        except NotFoundError:  # the document of this old attempt was deleted
-            return False
-        return attempt.work_directory.id == self.attempt.work_directory.id
+        return loss.id is not None and LossLedger(self.home).read(loss.id).work_directory == self.attempt.work_directory.id
 
     def check_lost(self, stage: StageRun, error: Exception) -> None:
         """Refuses to start a stage again if a source has lost rows that the stage has not read.

@@ -129,6 +129,7 @@ class _LogFiles(SimulatedFiles):
             world.sleep(world.random.uniform(0.0, _SLOW_S))
         self._tables.check(self._table_path)
         super().create(path, data)
+        self._tables.accepts(self._table_path)
 
     def _point(self, operation: str, path: str) -> None:
         super()._point("commit" if operation == "create" else operation, f"{path} of {self._root}")
@@ -146,6 +147,8 @@ class Tables:
         """True if publications take longer than the interval of checkpoints."""
         self.refused: dict[Process, tuple[str, float]] = {}
         """For each process: the table that refused it last, and the time."""
+        self.still_refusing: set[tuple[Process, str]] = set()
+        """The processes and the tables that refused the newest commit of this process."""
         self._logs: dict[tuple[Process | None, str], TableLog] = {}
 
     def check(self, path: str) -> None:
@@ -158,8 +161,15 @@ class Tables:
             current = self.disk.world.current
             assert current is not None
             self.refused[current.process] = (path, self.disk.world.clock_s)
+            self.still_refusing.add((current.process, path))
             self.disk.world.trace.append(f"{current.name}: {path} refuses")
             raise AccessDeniedError(f"The storage of table {path} refuses.", remedy="Allow it.", table=path)
+
+    def accepts(self, path: str) -> None:
+        """Records that the table has accepted a commit of the current process."""
+        current = self.disk.world.current
+        if current is not None:
+            self.still_refusing.discard((current.process, path))
 
     def make(self, path: str) -> SimulatedTable:
         """Returns the table at ``path``. Creates it if it does not exist."""

@@ -283,13 +283,14 @@ class Schedule:
 
         The check needs a schedule without other faults: these could block the publication, too.
         """
-        current = self.world.current
-        refused, refused_s = self.site.tables.refused.get(current.process, ("", 0.0)) if current else ("", 0.0)
+        current, tables = self.world.current, self.site.tables
+        refused, refused_s = tables.refused.get(current.process, ("", 0.0)) if current else ("", 0.0)
         newest = self.promises.manifests[max(self.promises.manifests)]
         if self.world.chaos.faults or not refused or not self.promises.hold_lasts(refused, refused_s, newest.number):
             return
         for sink, path in newest.tables.items():
-            if path != refused and sink in blocked.waiting:
+            has_refused_itself = current is not None and (current.process, path) in tables.still_refusing
+            if path != refused and not has_refused_itself and sink in blocked.waiting:
                 self.promises.break_promise(f"{path} waits for {refused}, whose hold lasts")
 
     def _refuse_the_last_rows(self) -> None:

@@ -43,6 +43,30 @@ class Overtaken(Schedule):
         self._check_end()
 
 
+class Forgotten(Schedule):
+    """A driver is killed after it has recorded a loss, and so are later ones, until the first attempt's document is deleted.
+
+    All of them continue in the same work directory, and none completes a checkpoint.
+    """
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed, Plan(poison=frozenset({0}), rows=4), no_chaos())
+
+    def _act(self) -> None:
+        self.world.spawn(Process("test", Host("elsewhere"), mortal=False), "input", self._deliver)
+        self._killed(after="create losses/1-1.json")
+        self._killed(after="begun.json")  # the simulation keeps two starts, not a hundred
+        self._killed(after="create manifests/1.json")
+        self._finish()
+        self._check_end()
+
+    def _killed(self, *, after: str) -> None:
+        """Starts a driver, and kills it after an operation."""
+        process = self._start(self.hosts[0]).process
+        self.world.run(lambda: any(line.startswith(process.name) and after in line for line in self.world.trace), 8_000)
+        self.world.kill(process)
+
+
 def run_overtaken(guard: Guard | None = None) -> None:
     for number in OVERTAKEN:
         Overtaken(number).run(guard)
@@ -94,6 +118,14 @@ def test_losses_that_a_fenced_driver_records_are_undone() -> None:
     run_overtaken()
     with pytest.raises(Violation, match="in the ledger"):
         run_overtaken(any_attempt)
+
+
+def test_a_loss_of_an_attempt_whose_document_was_deleted_is_not_undone_in_its_work_directory() -> None:
+    trace = Forgotten(0).run().trace
+    deleted = next(at for at, line in enumerate(trace) if "delete attempts/1.json" in line)
+    completed = next(at for at, line in enumerate(trace) if "create manifests/1.json" in line)
+    assert deleted < completed
+    assert not any("losses/1-1.undone.json" in line for line in trace[:completed])
 
 
 def test_rows_that_the_checkpoint_has_left_out_are_left_out_again_although_their_loss_was_undone() -> None:

@@ -169,8 +169,8 @@ SAMPLES: tuple[Document, ...] = (
         begins_now={StageName("hourly"): _KNOWN},
     ),
     RecordedLoss(
-        nonce=_NONCE, loss=_LOSSES[1], incarnation=_INCARNATION, round=RoundNumber(1), attempt=AttemptNumber(3), run=_RUN,
-        recorded_at=_NOON,
+        nonce=_NONCE, loss=_LOSSES[1], incarnation=_INCARNATION, round=RoundNumber(1), attempt=AttemptNumber(3),
+        work_directory=WorkDirectoryId("w1"), run=_RUN, recorded_at=_NOON,
     ),
     AcceptedLoss(nonce=_NONCE, loss=LossId("1-1"), reason="The files are of March.", accepted_at=_NOON),
     BackfilledLoss(nonce=_NONCE, loss=LossId("1-4"), run=RunId("run-1"), checkpoint=CheckpointId(3), backfilled_at=_NOON),
