@@ -57,7 +57,7 @@ def version_with(cut: SinkCut, checkpoint: CheckpointId) -> int | None:
     return None if found is None else found[0]
 
 
-def line_after(store: CheckpointStore, checkpoint: CheckpointId) -> Manifest | None:
+def head_after_public(store: CheckpointStore, checkpoint: CheckpointId) -> Manifest | None:
     """Returns the head if ``checkpoint`` was an earlier checkpoint that became public in every sink; otherwise None.
 
     The checkpoint itself may be discarded, because the tables show this: all of them have reached it, and one has a transaction of exactly

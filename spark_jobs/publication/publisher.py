@@ -37,7 +37,7 @@ from spark_jobs.protocol.ids import AppId, CheckpointId, SinkName
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.publication.completeness import complete_until_of
 from spark_jobs.publication.delta_rs import OpenTable, open_table, refuse_unsupported
-from spark_jobs.publication.evidence import line_after, version_with
+from spark_jobs.publication.evidence import head_after_public, version_with
 from spark_jobs.publication.holds import Holding
 from spark_jobs.publication.ownership import refuse_rows_of_others
 from spark_jobs.publication.pending import (
@@ -228,7 +228,7 @@ def plan_publication(
         manifest = chosen_manifest(store, checkpoint)
     except RejectedError:
         # A process that has published it may ask again after its pipeline has gone on and discarded it.
-        if checkpoint is None or (head := line_after(store, checkpoint)) is None:
+        if checkpoint is None or (head := head_after_public(store, checkpoint)) is None:
             raise
         manifest = head
     wanted = frozenset(manifest.sinks if sinks is None else sinks)
@@ -280,8 +280,8 @@ def never_public(manifest: Manifest, results: Mapping[SinkName, SinkResult]) -> 
 
 
 @dataclass(frozen=True, order=True)
-class SinkLine:
-    """The publications of one incarnation into one sink."""
+class SinkIncarnation:
+    """One incarnation of a pipeline in one of its sinks."""
 
     sink: SinkName
     table: str
@@ -291,53 +291,55 @@ class SinkLine:
     """True if the sink's rows are merged by keys. Then Spark may publish some transactions, and delta-rs others."""
 
 
-def close_incarnation(line: SinkLine, decided_on: CheckpointId | None, publishers: Publishers) -> None:
+def close_incarnation(abandoned: SinkIncarnation, decided_on: CheckpointId | None, publishers: Publishers) -> None:
     """Closes an abandoned incarnation in one table: none of its pending publications can succeed any more.
 
     Idempotent, durable on return.
 
     Args:
-        line: The incarnation in the sink.
+        abandoned: The incarnation in the sink.
         decided_on: Checkpoint that the table had reached when the incarnation was abandoned.
         publishers: Publishers of this process.
 
     Raises:
         ConflictError: The table has reached another checkpoint in the meantime. Decide again.
         NotFoundError: There is no table.
-        UnsupportedTableError: The line's publisher cannot commit to the table.
-        OutcomeUnknownError: The line may be closed. Repeat.
+        UnsupportedTableError: The incarnation's publisher cannot commit to the table.
+        OutcomeUnknownError: The incarnation may be closed. Repeat.
         StorageError: The storage fails. Repeat.
     """
     try:
-        found = _close(line, decided_on, publishers, line.publisher)
+        found = _close(abandoned, decided_on, publishers, abandoned.publisher)
     except UnsupportedTableError:  # only Spark may be able to commit to the changed table
-        if line.publisher is Publisher.SPARK or open_table(line.table).obstacles(Publisher.SPARK):
+        if abandoned.publisher is Publisher.SPARK or open_table(abandoned.table).obstacles(Publisher.SPARK):
             raise
-        found = _close(line, decided_on, publishers, Publisher.SPARK)
+        found = _close(abandoned, decided_on, publishers, Publisher.SPARK)
     if found not in (decided_on, CLOSED):
         raise ConflictError(
-            f"Table {line.table} has reached checkpoint {found}, not {decided_on}: the incarnation was published in the meantime.",
+            f"Table {abandoned.table} has reached checkpoint {found}, not {decided_on}: the incarnation was published in the meantime.",
             safe="The incarnation was not closed.",
             remedy="Read the home again and decide again.",
-            table=line.table,
+            table=abandoned.table,
             expected=decided_on,
             found=found,
         )
 
 
-def _close(line: SinkLine, decided_on: CheckpointId | None, publishers: Publishers, publisher: Publisher) -> CheckpointId | None:
+def _close(
+    abandoned: SinkIncarnation, decided_on: CheckpointId | None, publishers: Publishers, publisher: Publisher
+) -> CheckpointId | None:
     """Closes an incarnation in one table, unless the table has reached another checkpoint than ``decided_on``. Returns the reached one."""
 
     def close() -> CheckpointId | None:
-        transaction = publishers.begin(publisher, line.table, line.app)
-        reached = transaction.table.transaction_version(line.app)
+        transaction = publishers.begin(publisher, abandoned.table, abandoned.app)
+        reached = transaction.table.transaction_version(abandoned.app)
         if reached == decided_on:
             refuse_unsupported(transaction.table, publisher, SinkMode.APPEND)
             with step(Step.INCARNATION_CLOSE):
-                _land(lambda: transaction.close(CLOSED, {"closed": line.app}), line.table, line.app, CLOSED)
+                _land(lambda: transaction.close(CLOSED, {"closed": abandoned.app}), abandoned.table, abandoned.app, CLOSED)
         return reached
 
-    with _alone(line.table, takes_turns=publisher is Publisher.SPARK or line.has_keys):
+    with _alone(abandoned.table, takes_turns=publisher is Publisher.SPARK or abandoned.has_keys):
         return _retry(close)
 
 

@@ -13,7 +13,7 @@ from spark_jobs.protocol.documents import Publisher
 from spark_jobs.protocol.errors import ConflictError
 from spark_jobs.protocol.ids import AppId, CheckpointId
 from spark_jobs.publication import publisher
-from spark_jobs.publication.publisher import SinkLine, close_incarnation, publish
+from spark_jobs.publication.publisher import SinkIncarnation, close_incarnation, publish
 from spark_jobs.publication.transactions import Publishers, Transaction
 from spark_jobs.storage.table_uris import table_files
 from tests.support.sink_kinds import Kind, cut_of
@@ -60,8 +60,8 @@ def publish_by(pipeline: StagedPipeline, publishers: Publishers) -> None:
 
 def close_by(pipeline: StagedPipeline, publishers: Publishers) -> None:
     cut = pipeline.store.manifest(CheckpointId(1)).sinks[HOURLY]
-    line = SinkLine(HOURLY, cut.table, cut.app, cut.publisher, cut.mode.has_keys)
-    close_incarnation(line, CheckpointId(1), publishers)
+    abandoned = SinkIncarnation(HOURLY, cut.table, cut.app, cut.publisher, cut.mode.has_keys)
+    close_incarnation(abandoned, CheckpointId(1), publishers)
 
 
 @pytest.mark.parametrize("second", [publish_by, close_by])

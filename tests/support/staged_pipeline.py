@@ -39,7 +39,7 @@ from spark_jobs.protocol.ids import (
 from spark_jobs.protocol.stage_cut import ChannelCut, StageCut
 from spark_jobs.protocol.steps import Step
 from spark_jobs.publication.delta_rs import open_table
-from spark_jobs.publication.publisher import WITHOUT_SPARK, SinkLine, close_incarnation
+from spark_jobs.publication.publisher import WITHOUT_SPARK, SinkIncarnation, close_incarnation
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.open import open_files
 
@@ -163,7 +163,7 @@ class StagedPipeline:
 
     def close(self, sink: SinkName, app: AppId, decided_on: CheckpointId | None) -> None:
         """Closes an incarnation in a sink without a JVM."""
-        close_incarnation(SinkLine(sink, self.tables[sink], app, Publisher.DELTA_RS), decided_on, WITHOUT_SPARK)
+        close_incarnation(SinkIncarnation(sink, self.tables[sink], app, Publisher.DELTA_RS), decided_on, WITHOUT_SPARK)
 
     def make_table(self, sink: SinkName = HOURLY, *, partition_by: Sequence[str] = ("day",), **options: Any) -> str:
         uri = (self.directory / sink).as_uri()

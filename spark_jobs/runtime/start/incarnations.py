@@ -12,7 +12,7 @@ from spark_jobs.protocol.ids import AppId, CheckpointId, IncarnationId, Pipeline
 from spark_jobs.publication.delta_rs import choose_publisher, open_table
 from spark_jobs.publication.ownership import own_prefixes, refuse_rows_of_others, rows_of_others
 from spark_jobs.publication.pending import CLOSED
-from spark_jobs.publication.publisher import SinkLine, close_incarnation
+from spark_jobs.publication.publisher import SinkIncarnation, close_incarnation
 from spark_jobs.publication.transactions import Publishers
 from spark_jobs.runtime.start.rewind import WITHOUT_THOSE_ROWS
 from spark_jobs.runtime.tables.table_places import TablePlace
@@ -21,11 +21,11 @@ from spark_jobs.storage.files import Files
 
 
 @dataclass(frozen=True)
-class _OpenLine:
-    """The line of an abandoned incarnation that could still publish into one sink."""
+class _OpenIncarnation:
+    """An abandoned incarnation that could still publish into one sink."""
 
     incarnation: IncarnationId
-    line: SinkLine
+    in_sink: SinkIncarnation
     reached: CheckpointId | None
 
 
@@ -49,18 +49,19 @@ def close_abandoned(
         sinks: Tables and modes of the sinks of this start. Those of earlier manifests are closed, too.
         publishers: Publishers of this process.
         tombstones: Deleted keys of the live incarnation.
-        decided: For an incarnation that begins with a savepoint: the expected position of each line. Other lines may be anywhere.
+        decided: For an incarnation that begins with a savepoint: the expected newest public checkpoint of each app id. Other
+            app ids may have any.
 
     Raises:
         RejectedError: Rows were published after the decision to abandon an incarnation, and the start refuses that.
     """
-    for lines in _open_lines(home, pipeline, live, sinks):
-        newest = _newest_state(lines, tombstones)
-        tombstones.inherit(newest.line, newest.incarnation, newest.reached)
-        others = [each for each in lines if each is not newest]
-        for each in [*others, newest]:  # after that a later attempt could not find its last checkpoint
+    for found in _open_incarnations(home, pipeline, live, sinks):
+        newest = _last_published(found, tombstones)
+        tombstones.inherit(newest.in_sink, newest.incarnation, newest.reached)
+        others = [each for each in found if each is not newest]
+        for each in [*others, newest]:  # a later attempt cannot find the last checkpoint of a closed incarnation
             if decided is not None:
-                expected = decided.get(each.line.app, each.reached)
+                expected = decided.get(each.in_sink.app, each.reached)
             else:
                 expected = None if live.on_rewind is OnRewind.REFUSE else each.reached
             _close(each, expected, publishers, fresh=decided is None)
@@ -126,45 +127,45 @@ def check_new_stages(
                 )
 
 
-def _newest_state(lines: Sequence[_OpenLine], tombstones: Tombstones) -> _OpenLine:
-    """Returns the line with the present deleted keys of the table: the line that has published into it last.
+def _last_published(incarnations: Sequence[_OpenIncarnation], tombstones: Tombstones) -> _OpenIncarnation:
+    """Returns the incarnation with the present deleted keys of the table: the one that has published into it last.
 
     An incarnation publishes only after the earlier ones are closed. Until then it has the keys that it has inherited.
     """
-    published = [each for each in lines if each.reached is not None]
-    known = [each for each in lines if tombstones.remembered_by(each.incarnation, each.line.sink)]
-    return (published or known or lines)[-1]
+    published = [each for each in incarnations if each.reached is not None]
+    known = [each for each in incarnations if tombstones.remembered_by(each.incarnation, each.in_sink.sink)]
+    return (published or known or incarnations)[-1]
 
 
-def _open_lines(
+def _open_incarnations(
     home: Files, pipeline: PipelineUuid, live: AttemptDocument, sinks: Mapping[SinkName, tuple[str, SinkMode]]
-) -> list[list[_OpenLine]]:
-    """Returns the open lines by sink and table, oldest incarnation first.
+) -> list[list[_OpenIncarnation]]:
+    """Returns the open incarnations by sink and table, oldest first.
 
     Missing tables are left out: a table that is created later has another id.
     """
     if not live.abandons:
         return []
     manifests = CheckpointStore(home).manifests()
-    found: dict[tuple[SinkName, str], list[_OpenLine]] = {}
+    found: dict[tuple[SinkName, str], list[_OpenIncarnation]] = {}
     for incarnation in live.abandons:
-        for line in sorted(_lines(incarnation, manifests, pipeline, sinks)):
+        for in_sink in sorted(_in_sinks(incarnation, manifests, pipeline, sinks)):
             with suppress(NotFoundError):
-                reached = open_table(line.table).transaction_version(line.app)
+                reached = open_table(in_sink.table).transaction_version(in_sink.app)
                 if reached != CLOSED:
-                    found.setdefault((line.sink, line.table), []).append(_OpenLine(incarnation, line, reached))
+                    found.setdefault((in_sink.sink, in_sink.table), []).append(_OpenIncarnation(incarnation, in_sink, reached))
     return [found[which] for which in sorted(found)]
 
 
-def _lines(
+def _in_sinks(
     incarnation: IncarnationId,
     manifests: Sequence[Manifest],
     pipeline: PipelineUuid,
     sinks: Mapping[SinkName, tuple[str, SinkMode]],
-) -> Iterable[SinkLine]:
-    """Yields the possible publications of one incarnation."""
+) -> Iterable[SinkIncarnation]:
+    """Returns an incarnation in each sink that it may have published into."""
     found = {
-        (sink, cut.table): SinkLine(sink, cut.table, cut.app, cut.publisher, cut.mode.has_keys)
+        (sink, cut.table): SinkIncarnation(sink, cut.table, cut.app, cut.publisher, cut.mode.has_keys)
         for manifest in manifests
         if manifest.incarnation == incarnation
         for sink, cut in manifest.sinks.items()
@@ -173,20 +174,20 @@ def _lines(
         with suppress(NotFoundError):
             app = app_id(pipeline, incarnation, sink)
             publisher = choose_publisher(open_table(table), mode)
-            found.setdefault((sink, table), SinkLine(sink, table, app, publisher, mode.has_keys))
+            found.setdefault((sink, table), SinkIncarnation(sink, table, app, publisher, mode.has_keys))
     return found.values()
 
 
-def _close(open_line: _OpenLine, expected: CheckpointId | None, publishers: Publishers, *, fresh: bool) -> None:
-    line, reached = open_line.line, open_line.reached
+def _close(abandoned: _OpenIncarnation, expected: CheckpointId | None, publishers: Publishers, *, fresh: bool) -> None:
+    in_sink, reached = abandoned.in_sink, abandoned.reached
     try:
-        close_incarnation(line, expected, publishers)
+        close_incarnation(in_sink, expected, publishers)
     except ConflictError as error:
-        anew = "Start again with --fresh --on-rewind keep (the published rows stay) or replace (they are removed)."
+        start_again = "Start again with --fresh --on-rewind keep (the published rows stay) or replace (they are removed)."
         raise RejectedError(
-            f"Table {line.table} has reached checkpoint {reached} of an earlier incarnation, published after this start was decided.",
+            f"Table {in_sink.table} has reached checkpoint {reached} of an earlier incarnation, published after this start was decided.",
             safe="Nothing was staged.",
-            remedy=anew if fresh else WITHOUT_THOSE_ROWS,
-            table=line.table,
+            remedy=start_again if fresh else WITHOUT_THOSE_ROWS,
+            table=in_sink.table,
             found=reached,
         ) from error

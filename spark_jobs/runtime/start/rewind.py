@@ -1,4 +1,4 @@
-"""Decides whether a pipeline may go on from a savepoint into a table with later rows, and closes the line that has published them.
+"""Decides whether a pipeline may go on from a savepoint into a table with later rows, and closes the incarnation that has published them.
 
 A *line* is an incarnation in the table of one sink: the checkpoints that are published there under one app id.
 """
@@ -20,7 +20,7 @@ from spark_jobs.protocol.ids import AppId, CheckpointId, IncarnationId, Pipeline
 from spark_jobs.publication.delta_rs import OpenTable, open_table
 from spark_jobs.publication.evidence import before_closing
 from spark_jobs.publication.pending import CLOSED, is_unfinished, refuse_changed
-from spark_jobs.publication.publisher import SinkLine, close_incarnation
+from spark_jobs.publication.publisher import SinkIncarnation, close_incarnation
 from spark_jobs.publication.transactions import Publishers
 from spark_jobs.runtime.start.savepoint_import import OpenedSavepoint
 from spark_jobs.runtime.tables.table_places import TablePlace
@@ -88,10 +88,10 @@ class SavepointTables:
         return decided
 
     def unpublished(self) -> dict[SinkName, CheckpointId]:
-        """Returns the sinks whose unfinished rows are carried over, unless the savepoint's own line has published them since.
+        """Returns the sinks whose unfinished rows are carried over, unless the savepoint's own incarnation has published them since.
 
-        Each has the newest checkpoint that this line has published, such as the last one of an earlier round. Rows up to it are not carried
-        over. The checkpoint is 0 if none is public, and if the table is not that of the line.
+        Each has the newest checkpoint that this incarnation has published, such as the last one of an earlier round. Rows up to it are not
+        carried over. The checkpoint is 0 if none is public, and if the table is not that of the incarnation.
         """
         found = dict[SinkName, CheckpointId]()
         for sink, cut in self._opened.manifest.sinks.items():
@@ -107,15 +107,15 @@ class SavepointTables:
         return self.is_of_another_home and cut.merge is None
 
     def close_origin(self, decided: Mapping[AppId, CheckpointId | None], publishers: Publishers) -> None:
-        """Closes the line of a savepoint of another home in the kept tables. Idempotent, durable on return.
+        """Closes the incarnation of a savepoint of another home in the kept tables. Idempotent, durable on return.
 
         Raises:
-            ConflictError: The line has published in the meantime. Decide again.
+            ConflictError: The incarnation has published in the meantime. Decide again.
         """
         for sink, cut in self.kept.items():
             if decided[cut.app] != CLOSED:
-                line = SinkLine(sink, cut.table, cut.app, cut.publisher, cut.mode.has_keys)
-                close_incarnation(line, decided[cut.app], publishers)
+                abandoned = SinkIncarnation(sink, cut.table, cut.app, cut.publisher, cut.mode.has_keys)
+                close_incarnation(abandoned, decided[cut.app], publishers)
 
     def refuse_lost_by_dropping(self) -> None:
         """Refuses to drop a sink with staged, unpublished rows.
@@ -253,16 +253,16 @@ class _Since:
             again: True if an earlier attempt may have closed the savepoint's own line already.
         """
         if self.before is None:
-            return "may have rows of later checkpoints: its log does not reach back to the closing of their line"
+            return "may have rows of later checkpoints: its log does not reach back to the closing of their incarnation"
         own = self.savepoint.sinks[self.sink].app
         if found := self._newest_adding(own, self.before.transaction_version(own), self.savepoint.checkpoint):
             return f"{found} of the same incarnation"
-        if self.before is self.table:  # a start from a savepoint and a fresh start close the line before they publish
+        if self.before is self.table:  # a start from a savepoint and a fresh start close the incarnation before they publish
             return None
         for app in self._others(self.before):
             reached = _before_closing(self.table, app)
             if reached is None:
-                return "may have rows of this home: its log does not reach back to the closing of their line"
+                return "may have rows of this home: its log does not reach back to the closing of their incarnation"
             if found := self._newest_adding(app, reached.transaction_version(app), None):
                 return f"{found} of this home"
         return None if again or self._closed_here() else "may have rows of a start that has closed the savepoint's incarnation"

@@ -111,18 +111,18 @@ class SavepointStart:
         return RestoreFrom(savepoint=place.url)
 
     def close_origin(self, publishers: Publishers) -> None:
-        """Closes the line of another home in the shared tables, after publishing its rows if the request says so.
+        """Closes the incarnation of another home in the shared tables, after publishing its rows if the request says so.
 
-        The line of this home is closed with all abandoned ones.
+        An incarnation of this home is closed with all abandoned ones.
 
         Raises:
-            ConflictError: The line has published in the meantime. Start again.
+            ConflictError: The incarnation has published in the meantime. Start again.
         """
         if self._tables.is_of_another_home:
             self._tables.close_origin(self._decided | self._taken(publishers), publishers)
 
     def _taken(self, publishers: Publishers) -> dict[AppId, CheckpointId]:
-        """Publishes the savepoint's staged rows, if the request says so. Returns the positions of their lines after that."""
+        """Publishes the savepoint's staged rows, if the request says so. Returns the newest public checkpoint by app id."""
         number = self._opened.manifest.checkpoint
         lacking = {
             sink: cut.app
@@ -136,7 +136,7 @@ class SavepointStart:
     def _publish(self, sinks: Sequence[SinkName], publishers: Publishers) -> None:
         """Publishes the savepoint's staged rows into their tables. Idempotent, durable on return.
 
-        They are published under the app ids of the line that staged them: each row once, even if the home of that line does the same.
+        They are published under the app ids of the incarnation that staged them: each row once, even if its home does the same.
         """
         store, manifest = CheckpointStore(self._opened.files), self._opened.manifest
         for sink in sinks:

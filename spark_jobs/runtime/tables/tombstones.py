@@ -15,7 +15,7 @@ from spark_jobs.protocol.delta_log import DELTA_LOG
 from spark_jobs.protocol.ids import AppId, CheckpointId, IncarnationId, SinkName
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.publication.delta_rs import open_table
-from spark_jobs.publication.publisher import SinkLine
+from spark_jobs.publication.publisher import SinkIncarnation
 from spark_jobs.runtime.tables.channels import own_design
 from spark_jobs.runtime.tables.table_places import TablePlace
 from spark_jobs.runtime.tables.tables import StagingTable, prepare_table
@@ -54,34 +54,34 @@ class Tombstones:
         """Returns True if an incarnation has stored deletes of a sink."""
         return bool(self.home.names(f"{tombstones_path(incarnation)}/{sink}/{DELTA_LOG}"))
 
-    def inherit(self, line: SinkLine, earlier: IncarnationId, reached: CheckpointId | None) -> None:
+    def inherit(self, in_sink: SinkIncarnation, earlier: IncarnationId, reached: CheckpointId | None) -> None:
         """Copies an earlier incarnation's keys of public checkpoints. Idempotent, durable on return.
 
         Does nothing if there are none, or if the sink has other key columns now.
 
         Args:
-            line: Publications of the earlier incarnation into the sink.
-            earlier: The earlier incarnation.
-            reached: Its newest public checkpoint there.
+            in_sink: The earlier incarnation in the sink.
+            earlier: Its id.
+            reached: Its newest public checkpoint in the sink.
         """
-        rule = self._rule(line)
-        if rule is None or rule.sequence_by is None or not self.remembered_by(earlier, line.sink):
+        rule = self._rule(in_sink)
+        if rule is None or rule.sequence_by is None or not self.remembered_by(earlier, in_sink.sink):
             return
-        source = self._uri(earlier, line.sink)
-        version = _version_at(source, line.app, reached)
+        source = self._uri(earlier, in_sink.sink)
+        version = _version_at(source, in_sink.app, reached)
         public = self.session.read.format("delta").option("versionAsOf", version).load(spark_path(source))
         *keys, sequence = (name.casefold() for name in public.columns)
         if {key.casefold() for key in rule.keys} != set(keys) or rule.sequence_by.casefold() != sequence:
             return
-        target = self._uri(self.incarnation, line.sink)
+        target = self._uri(self.incarnation, in_sink.sink)
         with step(Step.INHERIT_KEYS):
             prepare_tombstones(self.session, public, target)
             public.write.format("delta").mode("overwrite").save(spark_path(target))
-            sync_below(self.home, f"{tombstones_path(self.incarnation)}/{line.sink}")
+            sync_below(self.home, f"{tombstones_path(self.incarnation)}/{in_sink.sink}")
 
-    def _rule(self, line: SinkLine) -> MergeRule | None:
-        here = line.sink in self.places and self.places[line.sink].uri == line.table
-        return self.sinks[line.sink].merge if here else None
+    def _rule(self, in_sink: SinkIncarnation) -> MergeRule | None:
+        here = in_sink.sink in self.places and self.places[in_sink.sink].uri == in_sink.table
+        return self.sinks[in_sink.sink].merge if here else None
 
     def _uri(self, incarnation: IncarnationId, sink: SinkName) -> str:
         return uri_of(self.home.below(f"{tombstones_path(incarnation)}/{sink}"))

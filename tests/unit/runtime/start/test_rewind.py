@@ -230,7 +230,7 @@ def test_rows_published_since_a_cleaned_part_of_the_tables_log_are_unknown(two: 
     for version in (0, 1):
         (path_of(hourly) / f"_delta_log/{version:020}.json").unlink()
     assert two.refused() == (
-        f"Sink hourly: table {hourly} may have rows of later checkpoints: its log does not reach back to the closing of their line"
+        f"Sink hourly: table {hourly} may have rows of later checkpoints: its log does not reach back to the closing of their incarnation"
     )
 
 
