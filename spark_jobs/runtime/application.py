@@ -90,11 +90,11 @@ from spark_jobs.runtime.start.decision import (
     check_spark,
     decide,
     goes_on_from,
+    inputs_to_renew,
     interrupted_round,
     replace_round,
-    replaced,
+    replaced_round,
     stage_fates,
-    taken_anew,
 )
 from spark_jobs.runtime.start.facts import look_at_savepoint, read_facts
 from spark_jobs.runtime.start.incarnations import check_new_stages, check_replacement, close_abandoned
@@ -168,9 +168,9 @@ class Application:
             afterwards.callback(self._forget_lock_unless_begun)
             with Cancellation(AttemptLease(self.home, request.attempt), interval_s=look_interval_s(self.home)) as cancellation:
                 plan = self._first_plan(request, cancellation.check)
-                standing = _earlier_answer(Channel(self.home), request)  # Spark may have waited long for the cluster
-                if standing is not None:
-                    return standing
+                earlier = _earlier_answer(Channel(self.home), request)  # Spark may have waited long for the cluster
+                if earlier is not None:
+                    return earlier
                 claimed, own = self._claimed(plan)
             return claimed._run_planned(request, afterwards, metrics, own)
 
@@ -230,9 +230,9 @@ class Application:
 
     def _answer(self, request: StartRequest, run: Callable[[ExitStack, MetricsExport], StartResponse]) -> StartResponse:
         channel = Channel(self.home)
-        standing = _earlier_answer(channel, request)
-        if standing is not None:
-            return standing
+        earlier = _earlier_answer(channel, request)
+        if earlier is not None:
+            return earlier
         with (
             MetricsExport(self.home) as metrics,  # the last export begins when the request is answered and the home is free
             driver_lock(self.home, request),
@@ -279,7 +279,7 @@ class Application:
         if facts.head is not None:  # an earlier attempt may have died before it recorded its backfills
             LossLedger(self.home).backfill(facts.head)
         unfinished = self._open_requests().roll_forward(facts.head, request)
-        given = self._given_before(request, facts)
+        given = self._earlier_answer_of_run(request, facts)
         if given is not None:
             return given
         facts, decision = self._decide(request, facts)
@@ -325,23 +325,23 @@ class Application:
             spark = self.start_spark()
             stack.callback(jvm_lock(self.home, spark).release)
             # Spark may have waited long for the cluster. In between the attempt may have been cancelled.
-            standing = _earlier_answer(Channel(self.home), request)
-            if standing is not None:
-                return standing
+            earlier = _earlier_answer(Channel(self.home), request)
+            if earlier is not None:
+                return earlier
             publishers = Publishers(lambda: spark, at_work=True)
             plan = find_plan(spark, publishers)
             decision, facts, start, places, settled = plan.decision, plan.facts, plan.savepoint, plan.places, plan.settled
             cancellation.check()
-            standing = _earlier_answer(Channel(self.home), request)  # planning also takes long for a folder with many files
-            if standing is not None:
-                return standing
+            earlier = _earlier_answer(Channel(self.home), request)  # planning also takes long for a folder with many files
+            if earlier is not None:
+                return earlier
             leaves_out = bool(request.accept_data_loss or self.graph.skips_what_is_gone)
-            anew = settled.replaces_round or replaced(decision) or (leaves_out and self._is_half_done(facts))
+            rebuilds = settled.replaces_round or replaced_round(decision) or (leaves_out and self._is_half_done(facts))
             restore = start.take_own(cancellation.check) if start else None
             if unfinished is not None:
                 self._open_requests().abandon_stop(unfinished)
             attempt = begin_attempt(
-                self.home, self.pipeline, self.graph, request, decision, facts, restore=restore, in_place=not anew
+                self.home, self.pipeline, self.graph, request, decision, facts, restore=restore, in_place=not rebuilds
             )
             mask = masking(self.parameters.secrets)
             afterwards.enter_context(shown(self.home, log_path(attempt.attempt), output_path(attempt.attempt), mask=mask))
@@ -501,18 +501,18 @@ class Application:
         adopted: Mapping[InputName, AdoptedOffsets],
     ) -> tuple[dict[InputName, FoundSource], SettledSources]:
         """Returns the sources as they are now, and those that the stages read."""
-        anew = taken_anew(request, decision)
+        to_renew = inputs_to_renew(request, decision)
         if isinstance(decision, Continue):
             asked = self.graph.statics.keys() & request.new_sources
-            anew |= replaced_statics(self.graph, self.home, decision.round, session, self.parameters.values, asked - anew)
-            ended = ended_sources(self.graph, facts.head, decision.round.round, anew)
+            to_renew |= replaced_statics(self.graph, self.home, decision.round, session, self.parameters.values, asked - to_renew)
+            ended = ended_sources(self.graph, facts.head, decision.round.round, to_renew)
         else:
             ended = ended_sources(self.graph, goes_on_from(decision, facts), None)
         before = self._sources_before(decision, facts)
-        known = {name: each for name, each in before.items() if name not in anew}
+        known = {name: each for name, each in before.items() if name not in to_renew}
         mask = masking(self.parameters.secrets)
         sources = find_sources(self.graph, session, self.parameters.values, mask, before=known, ended=ended, adopted=adopted)
-        return sources, self._settle(request, decision, facts, sources, before, anew)
+        return sources, self._settle(request, decision, facts, sources, before, to_renew)
 
     def _taken_away(
         self,
@@ -563,7 +563,7 @@ class Application:
             refreshed = frozenset(facts.newest_attempt.refreshed if facts.newest_attempt else ())
         return in_sources(state, self.graph, settled, sources, refreshed)
 
-    def _given_before(self, request: StartRequest, facts: HomeFacts) -> StartResponse | None:
+    def _earlier_answer_of_run(self, request: StartRequest, facts: HomeFacts) -> StartResponse | None:
         """Returns the earlier answer of a run, if the pipeline has gone on since and its checkpoint was a stop's or was discarded."""
         given = Channel(self.home).answer(request.run)
         if given is None or given.checkpoint is None:
@@ -638,14 +638,14 @@ class Application:
         facts: HomeFacts,
         found: Mapping[InputName, FoundSource],
         before: Sources,
-        anew: Collection[InputName],
+        to_renew: Collection[InputName],
     ) -> SettledSources:
         """Compares the sources with those that were read before. Writes nothing."""
         newest = goes_on_from(decision, facts) or facts.head
         if newest is not None and newest.drained and isinstance(decision, BeginFromSavepoint):
             newest = None  # such a start resets every watermark to its value before the drain
         is_drained = newest is not None and any(cut.drain_batches for cut in newest.stages.values())
-        settled = settle(found, before, request.new_sources, newest if is_drained else None, anew=anew)
+        settled = settle(found, before, request.new_sources, newest if is_drained else None, to_renew=to_renew)
         if isinstance(decision, Continue) and not settled.replaces_round:
             check_parameters(decision.round, self.parameters.public())
         return settled
@@ -685,7 +685,7 @@ class Application:
         rounds, decision, settled = Rounds(self.home), plan.decision, plan.settled
         if isinstance(decision, Continue):
             return decision.round
-        interrupted = replaced(decision)
+        interrupted = replaced_round(decision)
         if interrupted is not None:
             changed = {
                 "round": attempt.round,
@@ -698,7 +698,7 @@ class Application:
             is_read = plan.facts.head is not None and plan.facts.head.round == interrupted.round
             changed |= {"new_sources": tuple(sorted(settled.renewed.union(() if is_read else interrupted.new_sources)))}
             done = interrupted.taken_anew if interrupted.run == request.run else ()
-            changed |= {"taken_anew": tuple(sorted(settled.taken_anew.union(done)))}
+            changed |= {"taken_anew": tuple(sorted(settled.renewed_inputs.union(done)))}
             recorded = Rounds(self.home).losses(interrupted.round)
             carried = carried_losses(recorded, plan.goes_on_from, settled.renewed)
             older = [loss for loss in request.backfill if loss not in carried["losses"]]
@@ -721,7 +721,7 @@ class Application:
                 begins_now=dict(plan.begins_now),
                 sources=dict(settled.sources),
                 new_sources=tuple(sorted(settled.renewed)),
-                taken_anew=tuple(sorted(settled.taken_anew)),
+                taken_anew=tuple(sorted(settled.renewed_inputs)),
                 begun_at=datetime.now(UTC),
             )
         )
@@ -796,8 +796,8 @@ def carried_losses(
 
 def _earlier_answer(channel: Channel, request: StartRequest) -> StartResponse | None:
     """Returns the answer that the request already has, or None. Raises the error of an answer that is one."""
-    standing = channel.response(request.request)
-    return None if standing is None else _raised_if_error(standing)
+    earlier = channel.response(request.request)
+    return None if earlier is None else _raised_if_error(earlier)
 
 
 def _raised_if_error(answer: StartResponse) -> StartResponse:

@@ -32,11 +32,11 @@ class Answer:
 
 @dataclass(frozen=True)
 class Continue:
-    """The newest round was interrupted and goes on."""
+    """The newest round was interrupted, and the start continues it."""
 
     round: RoundDocument
     parent: CheckpointId | None = None
-    """The newest checkpoint of its incarnation, perhaps of the round itself; None if there is none."""
+    """The newest checkpoint of its incarnation, which may be of the round itself; None if there is none."""
 
 
 @dataclass(frozen=True)
@@ -70,16 +70,16 @@ class BeginIncarnation:
 class BeginFromSavepoint(BeginIncarnation):
     """A new round begins in a new incarnation with a savepoint.
 
-    It is the savepoint in the request, unless one of the fields is set.
+    It is the savepoint in the request, unless one of the fields below is set.
     """
 
     checkpoint: CheckpointId | None = None
     """The checkpoint of the home of which the start first takes a savepoint, because the code has changed or tables are refreshed."""
     restore: RestoreFrom | None = None
-    """The savepoint that an earlier attempt has begun with, without staging anything after it."""
+    """The savepoint of an earlier attempt that has begun with it and has staged nothing."""
 
 
-_WORDS = ("fresh", "on_rewind", "adopt_offsets", "restore")
+_BEGINNING_OPTIONS = ("fresh", "on_rewind", "adopt_offsets", "restore")
 """The fields of a request that say how an incarnation begins."""
 Decision = Answer | Continue | Begin | BeginIncarnation
 
@@ -167,7 +167,7 @@ def decide(
     if stop is not None and stop.run == request.run:
         return Answer(stop)
     if request.backfill and (request.fresh or request.restore or request.adopt_offsets or request.full_refresh):
-        raise _beside_backfill()
+        raise _not_with_backfill()
     if request.fresh and request.full_refresh:
         raise RejectedError(
             "A start cannot have both fresh and full_refresh: a fresh start computes all tables again.",
@@ -187,7 +187,7 @@ def decide(
     latest = facts.latest_round
     refreshed = _still_to_refresh(request, facts, stop, refreshed)
     if latest is None or latest.incarnation != facts.incarnation:
-        # the newest incarnation was named by an attempt that ended before its first round began
+        # an attempt has begun the newest incarnation, and ended before its first round began
         begun_with = facts.begun_by.adopt_offsets if facts.begun_by else {}
         if facts.taken_up is not None:
             _check_change(request, facts.taken_up, "the savepoint", graph)
@@ -204,11 +204,13 @@ def decide(
     if final is not None:
         return _begin_after(final, RoundNumber(latest.round + 1), facts, request, graph, refreshed)
     restoring = facts.head is None and facts.begun_by is not None and facts.begun_by.restore is not None
-    gives_way = not facts.staging and not restoring
+    may_be_replaced = not facts.staging and not restoring
     if refreshed and stop is not None:
         return _change(latest, stop, facts, request, parameters, graph, refreshed)
     if latest.graph != dict(graph):
-        return _begin_again(facts, request, graph) if gives_way else _change(latest, stop, facts, request, parameters, graph)
+        return (
+            _begin_again(facts, request, graph) if may_be_replaced else _change(latest, stop, facts, request, parameters, graph)
+        )
     found = Continue(latest, facts.head.checkpoint if facts.head else None)
     changed = latest.parameters != dict(parameters)
     try:
@@ -217,7 +219,7 @@ def decide(
         _check_ending(latest, request)
         _check_adoption(latest, request, {source: adopted.checkpoint for source, adopted in latest.adopted.items()})
     except RejectedError:
-        if not gives_way:
+        if not may_be_replaced:
             raise
         return _begin_again(facts, request, graph)
     return replace_round(found, facts) if changed and request.accept_data_loss else found
@@ -264,7 +266,7 @@ def _backfill(
     return Continue(latest, facts.head.checkpoint if facts.head else None)
 
 
-def _beside_backfill() -> RejectedError:
+def _not_with_backfill() -> RejectedError:
     return RejectedError(
         "Losses cannot be backfilled by a start that does not continue the home's newest checkpoint.",
         remedy="Leave out fresh, full_refresh, restore and adopt_offsets. Or leave out the losses.",
@@ -281,13 +283,13 @@ def interrupted_round(decision: Continue | Begin | BeginIncarnation) -> RoundDoc
     return decision.round if isinstance(decision, Continue) else decision.interrupted
 
 
-def replaced(decision: Continue | Begin | BeginIncarnation) -> RoundDocument | None:
+def replaced_round(decision: Continue | Begin | BeginIncarnation) -> RoundDocument | None:
     """Returns the interrupted round that a start replaces, or None."""
     return None if isinstance(decision, Continue) else decision.interrupted
 
 
-def taken_anew(request: StartRequest, decision: Continue | Begin | BeginIncarnation) -> frozenset[InputName]:
-    """Returns the sources that a start reads from their beginning. A run does so only once for each source."""
+def inputs_to_renew(request: StartRequest, decision: Continue | Begin | BeginIncarnation) -> frozenset[InputName]:
+    """Returns the inputs that the request names as new ones. A run reads each of them as a new one only once."""
     interrupted = interrupted_round(decision)
     done = interrupted.taken_anew if interrupted is not None and interrupted.run == request.run else ()
     return frozenset(request.new_sources).difference(done)
@@ -311,8 +313,8 @@ def replace_round(decision: Decision, facts: HomeFacts) -> Begin | BeginIncarnat
         if isinstance(decision, Continue):
             offsets = {source: adopted.checkpoint for source, adopted in decision.round.adopted.items()}
         interrupted = decision.round if isinstance(decision, Continue) else None
-        anew = frozenset(facts.newest.refreshed)
-        return BeginIncarnation(number, facts.incarnation, facts.newest.on_rewind, offsets, interrupted, anew)
+        refreshed = frozenset(facts.newest.refreshed)
+        return BeginIncarnation(number, facts.incarnation, facts.newest.on_rewind, offsets, interrupted, refreshed)
     return Begin(number, facts.head.checkpoint, interrupted=decision.round if isinstance(decision, Continue) else None)
 
 
@@ -330,8 +332,8 @@ def _begin_again(facts: HomeFacts, request: StartRequest, graph: Mapping[str, An
     """Returns the new round that replaces a different one without planned batches. So a mistyped path can be corrected."""
     newest, number, parent = facts.newest, _next_round(facts), facts.restored
     if parent is None:  # the work directory is not kept, because it may belong to tables that were named by mistake
-        anew = frozenset(newest.refreshed)
-        return BeginIncarnation(number, newest.incarnation, newest.on_rewind, request.adopt_offsets, refreshed=anew)
+        refreshed = frozenset(newest.refreshed)
+        return BeginIncarnation(number, newest.incarnation, newest.on_rewind, request.adopt_offsets, refreshed=refreshed)
     if facts.latest_round is not None:
         _check_adoption(facts.latest_round, request, {})
     return _begin_after(parent, number, facts, request, graph)
@@ -528,14 +530,16 @@ def _is_repeated(request: StartRequest, begun_by: StartRequest | None) -> bool:
     """Returns True if the same run has requested the new incarnation before with the same options. Then it continues that one."""
     if begun_by is None or begun_by.run != request.run:
         return False
-    return all(getattr(begun_by, word) == getattr(request, word) for word in _WORDS) and (
+    return all(getattr(begun_by, option) == getattr(request, option) for option in _BEGINNING_OPTIONS) and (
         begun_by.fresh or bool(begun_by.restore)
     )
 
 
 def _check_savepoint(request: StartRequest, savepoint: Manifest) -> None:
     if request.fresh or request.adopt_offsets or request.full_refresh or request.on_rewind is OnRewind.REPLACE:
-        also = next((word for word in ("fresh", "adopt_offsets", "full_refresh") if getattr(request, word)), "on_rewind=replace")
+        also = next(
+            (option for option in ("fresh", "adopt_offsets", "full_refresh") if getattr(request, option)), "on_rewind=replace"
+        )
         raise RejectedError(
             f"A start from a savepoint cannot have {also}: the savepoint contains the positions of its inputs and tables.",
             remedy="Leave it out. To remove rows that were published after the savepoint, use RESTORE TABLE … TO VERSION AS OF ….",
@@ -656,9 +660,9 @@ def _check_tables(final: Manifest, graph: Mapping[str, Any]) -> None:
     before, now = _sinks(final.graph), _sinks(graph)
     changed = sorted(stage for stage in before.keys() | now.keys() if before.get(stage) != now.get(stage))
     if changed:
-        told = "; ".join(_told_apart(stage, before.get(stage), now.get(stage)) for stage in changed)
+        differences = "; ".join(_table_difference(stage, before.get(stage), now.get(stage)) for stage in changed)
         raise RejectedError(
-            f"The pipeline is finished, but its code has other tables than those that run {final.run} has filled: {told}.",
+            f"The pipeline is finished, but its code has other tables than those that run {final.run} has filled: {differences}.",
             exists=f"Checkpoint {final.checkpoint} has the results of that run.",
             remedy=f"Give the new code another home, undo the change, or {BEGIN_ANEW}.",
             round=final.round,
@@ -671,7 +675,7 @@ def _sinks(graph: Mapping[str, Any]) -> dict[str, Any]:
     return {name: stage["sink"] for name, stage in graph.get("stages", {}).items() if stage.get("sink")}
 
 
-def _told_apart(stage: str, before: Mapping[str, Any] | None, now: Mapping[str, Any] | None) -> str:
+def _table_difference(stage: str, before: Mapping[str, Any] | None, now: Mapping[str, Any] | None) -> str:
     if before is None or now is None:
         return f"stage {stage} has {'no table any more' if now is None else 'a table now'}"
     names = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))

@@ -57,14 +57,14 @@ class SettledSources:
     """The static inputs that the stages now read at their newest version."""
 
     @property
-    def taken_anew(self) -> frozenset[InputName]:
-        """Returns all inputs that are taken as new ones."""
+    def renewed_inputs(self) -> frozenset[InputName]:
+        """Returns all inputs that the stages read as new ones: the renewed sources and the static inputs."""
         return self.renewed | self.statics
 
     @property
     def replaces_round(self) -> bool:
         """Returns True if an interrupted round cannot go on: its later batches have read other inputs."""
-        return bool(self.taken_anew)
+        return bool(self.renewed_inputs)
 
 
 def check_names(graph: Graph, names: Collection[InputName], *, statics: bool = False) -> None:
@@ -89,7 +89,7 @@ def check_names(graph: Graph, names: Collection[InputName], *, statics: bool = F
 
 
 def ended_sources(
-    graph: Graph, state: Manifest | None, round_number: RoundNumber | None, anew: Collection[InputName] = ()
+    graph: Graph, state: Manifest | None, round_number: RoundNumber | None, to_renew: Collection[InputName] = ()
 ) -> Sources:
     """Returns the earlier identity of sources that no stage reads any more. They may be gone.
 
@@ -97,13 +97,13 @@ def ended_sources(
         graph: The pipeline.
         state: Checkpoint whose state a start continues.
         round_number: Round that goes on; None if one begins.
-        anew: Sources that are read from their beginning, also by stages that have ended in the round.
+        to_renew: Sources that are read from their beginning, also by stages that have ended in the round.
     """
     if state is None:
         return {}
 
     def is_left(source: InputName) -> bool:
-        goes_on = state.round == round_number and source not in anew
+        goes_on = state.round == round_number and source not in to_renew
         readers = [stage.name for stage in graph.stages.values() if any(node.name == source for node in stage.inputs.values())]
         cuts = [state.stages.get(name) for name in readers]
         return all(cut is not None and (source in cut.ended or (cut.finished and goes_on)) for cut in cuts)
@@ -171,7 +171,7 @@ def settle(
     new_sources: Collection[InputName],
     drained: Manifest | None = None,
     *,
-    anew: Collection[InputName] = (),
+    to_renew: Collection[InputName] = (),
 ) -> SettledSources:
     """Compares the sources of a start with those that were read before.
 
@@ -181,7 +181,7 @@ def settle(
         new_sources: Sources that may be different ones.
         drained: Checkpoint that the start goes on from, if it has drained stages. If a source is read from its beginning, such stages
             would drop its rows as late.
-        anew: Sources that are read from their beginning in any case, and static inputs that are read at their newest version.
+        to_renew: Sources that are read from their beginning in any case, and static inputs that are read at their newest version.
 
     Raises:
         RejectedError: A source is a different one and not in ``new_sources``, or stages are drained. Nothing was changed.
@@ -189,11 +189,11 @@ def settle(
     others = {name: why for name, now in found.items() if (why := difference(before.get(name), now.known))}
     if refused := {name: why for name, why in others.items() if name not in new_sources}:
         raise another_source(refused, may_be_new=drained is None)
-    renewed = frozenset(others) | {name for name in anew if name in before and found[name].leaves}
+    renewed = frozenset(others) | {name for name in to_renew if name in before and found[name].leaves}
     if drained is not None:
         refuse_drained(drained, renewed)
     settled = {name: _settled(name, now, None if name in renewed else before.get(name)) for name, now in found.items()}
-    return SettledSources(settled, before, renewed, frozenset(anew).difference(found))
+    return SettledSources(settled, before, renewed, frozenset(to_renew).difference(found))
 
 
 def difference(before: tuple[KnownSource, ...] | None, now: tuple[KnownSource, ...]) -> str | None:

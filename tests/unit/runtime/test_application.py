@@ -446,7 +446,7 @@ class StoppedHome(Home):
         replaced: dict[str, Any] = {
             "check_shared": lambda *_: None,
             "check_conditional_writes": lambda *_: None,
-            "replaced": lambda _: None,
+            "replaced_round": lambda _: None,
         }
         replaced |= {"jvm_lock": lambda *_: SimpleNamespace(release=lambda: None), "begin_attempt": begin}
         for name, function in replaced.items():

@@ -38,9 +38,9 @@ from spark_jobs.runtime.start.decision import (
     check_spark,
     decide,
     goes_on_from,
+    inputs_to_renew,
     replace_round,
     stage_fates,
-    taken_anew,
     without_stages,
 )
 from tests.support.start_decisions import GRAPH, PARAMETERS, READING, attempt, facts, manifest, request, round_document
@@ -116,8 +116,8 @@ def test_a_run_reads_a_source_from_the_beginning_once_even_if_its_round_is_repla
     asked: dict[str, Any] = {"new_sources": (InputName("arrivals"), InputName("departures"))}
     interrupted = round_document(1, "a").model_copy(update={"taken_anew": (InputName("departures"),)})
     decision = Begin(RoundNumber(2), CheckpointId(1), interrupted=interrupted) if is_replaced else Continue(interrupted)
-    assert taken_anew(request("a", **asked), decision) == {"arrivals"}
-    assert taken_anew(request("b", **asked), decision) == {"arrivals", "departures"}
+    assert inputs_to_renew(request("a", **asked), decision) == {"arrivals"}
+    assert inputs_to_renew(request("b", **asked), decision) == {"arrivals", "departures"}
 
 
 @pytest.mark.parametrize("staging", [True, False])

@@ -27,24 +27,24 @@ def test_a_source_with_the_same_identity_continues() -> None:
 
 def test_a_source_with_the_same_identity_is_read_from_its_beginning_on_request() -> None:
     """A replaced table has the same id as before."""
-    assert settle(found("rate"), {ROWS: (KnownOther(source="rate"),)}, [ROWS], anew=[ROWS]).renewed == {ROWS}
+    assert settle(found("rate"), {ROWS: (KnownOther(source="rate"),)}, [ROWS], to_renew=[ROWS]).renewed == {ROWS}
 
 
 def test_an_added_source_begins_without_a_request() -> None:
-    assert not settle(found("rate"), {}, [ROWS], anew=[ROWS]).renewed
+    assert not settle(found("rate"), {}, [ROWS], to_renew=[ROWS]).renewed
 
 
 def test_another_source_is_refused_unless_it_is_taken_as_new() -> None:
     before = {ROWS: (KnownOther(source="socket"),)}
     with pytest.raises(RejectedError, match="reads 'rate', but before it read 'socket'"):
         settle(found("rate"), before, ())
-    assert settle(found("rate"), before, [ROWS], anew=[ROWS]).renewed == {ROWS}
+    assert settle(found("rate"), before, [ROWS], to_renew=[ROWS]).renewed == {ROWS}
 
 
 def test_no_source_is_read_again_if_a_static_input_is_taken_as_new() -> None:
-    settled = settle(found("rate"), {ROWS: (KnownOther(source="rate"),)}, [SHOPS], anew=[SHOPS])
+    settled = settle(found("rate"), {ROWS: (KnownOther(source="rate"),)}, [SHOPS], to_renew=[SHOPS])
     assert not settled.renewed
-    assert settled.taken_anew == {SHOPS}
+    assert settled.renewed_inputs == {SHOPS}
     assert settled.replaces_round
     assert not settle(found("rate"), {ROWS: (KnownOther(source="rate"),)}, [SHOPS]).replaces_round
 
