@@ -384,7 +384,7 @@ class Application:
             build_work_directory(self.home, attempt, facts, spark)
             run.subsumption.begin()
             manifest, results = RunningPipeline(run).run_to_end(first=facts.newest_attempt is None)
-            return _success(request, manifest, results, run.blocking.told)
+            return _success(request, manifest, results, run.blocking.blocked)
 
     def plan(self, request: StartRequest) -> StartPlan | Manifest:
         """Returns the plan of a start. Writes nothing. The errors are those of the start.
@@ -587,7 +587,7 @@ class Application:
             return _success(request, manifest, results)
         blocking, publishers = Blocking(self.home, masking(self.parameters.secrets)), Publishers(self.start_spark)
         publish_now = blocking.publish_or_block if manifest.may_end_blocked else blocking.publish
-        return _success(request, manifest, publish_now(manifest, publishers), blocking.told)
+        return _success(request, manifest, publish_now(manifest, publishers), blocking.blocked)
 
     def _open_requests(self) -> OpenRequests:
         return OpenRequests(self.home, masking(self.parameters.secrets), self.start_spark)

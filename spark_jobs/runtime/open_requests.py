@@ -56,7 +56,7 @@ class OpenRequests:
         if head is None or head.checkpoint_kind not in (CheckpointKind.STOP, CheckpointKind.FINAL):
             return None
         blocking = Blocking(self.home, self.mask)
-        requests = self._requests(head.attempt, lambda: blocking.told)
+        requests = self._requests(head.attempt, lambda: blocking.blocked)
         still_open = requests.unanswered()
         if not still_open:
             return None

@@ -84,7 +84,7 @@ class RunningPipeline:
             check=self._check_copy,
             timeout_s=self._timeout_s,
             interval_s=look_interval_s(run.home),
-            blocked=lambda: run.blocking.told,
+            blocked=lambda: run.blocking.blocked,
         )
         self._answers = Answers(self._requests)
         self._publishing = Publishing(run, run.blocking, self.check_live, self._parent)

@@ -4,8 +4,8 @@ The library has no time limit of its own for calls to a name node. So each call 
 without an answer the next one uses a new connection: the name node may have moved to another host, and the old connection would wait as
 long as the operating system does.
 
-The library does not repeat a sent call that changes something, and neither does this module. Only whole operations are repeated, by
-callers that can check the result of the earlier try.
+The library does not repeat a call that changes something once it is sent, and neither does this module. Callers repeat whole operations,
+because they can check the result of the earlier try.
 """
 
 import errno
@@ -44,19 +44,19 @@ _DATA_NODE_S = 60.0
 _PAUSES_S = (0.1, 2.0)
 """Pauses before an operation is repeated: the first one and the longest one."""
 _SETTINGS = {"dfs.client.failover.max.attempts": "3", "dfs.client.failover.sleep.base.millis": "50"}
-"""Limits of the library, which otherwise goes on for many minutes without an active name node. Here the caller sets the limit."""
+"""Limits for the library, which otherwise tries for many minutes without an active name node. The caller sets the limit instead."""
 _PORT = "8020"
 """Hadoop's default port of a name node."""
 _ONE_PROCESS = OneProcess("HDFS")
 """Connections to data nodes belong to the process."""
 _PANIC = "PanicException"
-"""The exception of bugs in the library. It is no ``Exception``, and its class cannot be imported."""
+"""Name of the class that the library raises for its own bugs. It is no ``Exception``, and cannot be imported."""
 _ANSWERED = re.compile(r'(?:Fatal)?RPCError\("(?P<kind>[^"]*)", "(?P<reason>.*)"\)', re.DOTALL)
 _TRACE = re.compile(r"(\\n|\n)(\\t|\t)at .*", re.DOTALL)
 """Matches the name node's stack trace in a message."""
 _NO_NAME_NODE = "No NameNode hosts found"
 _TOO_MANY_FILES = os.strerror(errno.EMFILE)
-_SAYS_HOW = ("HADOOP_", "KRB5", "HOME", "USER")
+_SETTING_PREFIXES = ("HADOOP_", "KRB5", "HOME", "USER")
 """Prefixes of environment variables that the library reads."""
 _UNUSABLE = re.compile(r"(?:InvalidArgument|UrlParseError|XmlParseError)\b")
 _REFUSED = re.compile(r"(?:SASLError|GSSAPIError|NoSASLMechanism)\b")
@@ -82,7 +82,7 @@ _KINDS: dict[str, type[StreamPipelineError]] = (
     )
     | {"LeaseExpiredException": ConflictError, "UnsupportedOperationException": MissingRequirementError}
 )
-"""The error for each simple name of an exception of the name node."""
+"""The error class by simple name of the name node's exception."""
 _PASSING = frozenset(
     {
         "StandbyException",
@@ -93,7 +93,7 @@ _PASSING = frozenset(
         "ServerTooBusyException",
     }
 )
-"""Answers that another try may change: those of a name node that is starting or not active."""
+"""The name node's exceptions while it is starting or not active. Another try may succeed."""
 _REMEDIES: dict[type[StreamPipelineError], str] = {
     StorageFullError: "Free space or raise the quota, then repeat.",
     AccessDeniedError: "Let this process's user (HADOOP_USER_NAME, or its Kerberos ticket) list, read, write and delete there.",
@@ -123,7 +123,7 @@ class HdfsFailure(Exception):
         self.kind, self.reason = kind, reason.rstrip(".")
         self.passing, self.in_doubt, self.exists = passing, in_doubt, exists
 
-    def told(self, place: str) -> StreamPipelineError:
+    def as_error(self, place: str) -> StreamPipelineError:
         """Returns the failure as this product's error."""
         return self.kind(
             f"{place}: {self.reason}.",
@@ -171,7 +171,7 @@ class HdfsClient:
     def _renew(self, silent: Client) -> None:
         with self._lock:
             if self._client is silent:
-                # The library begins each call with the first name node until another has answered, and goes on only if that one refuses.
+                # The library tries the first name node first until another one has answered, and tries the next one only after a refusal.
                 self._name_nodes = {key: [*each[1:], each[0]] for key, each in self._name_nodes.items()}
                 order = {key: ",".join(each) for key, each in self._name_nodes.items()}
                 self._client = self._opened(_SETTINGS | order)
@@ -188,9 +188,9 @@ class HdfsClient:
                     remedy="Raise the limit (ulimit -n), then repeat.",
                     url=self._url,
                 ) from error
-            said = "it has no known name node" if _NO_NAME_NODE in f"{error}" else _reason(error)
+            reason = "it has no known name node" if _NO_NAME_NODE in f"{error}" else _reason(error)
             raise InvalidParameterError(
-                f"{self._url} cannot be opened: {said}.",
+                f"{self._url} cannot be opened: {reason}.",
                 remedy="Give host:port of the name node, or a name service of the Hadoop settings that HADOOP_CONF_DIR names.",
                 url=self._url,
             ) from error
@@ -214,9 +214,9 @@ def shared_client(authority: str, retry_timeout_s: float) -> HdfsClient:
         InvalidParameterError: See :class:`HdfsClient`.
         StorageError: This process has too many files open.
     """
-    said = sorted((name, value) for name, value in os.environ.items() if name.startswith(_SAYS_HOW))
+    settings = sorted((name, value) for name, value in os.environ.items() if name.startswith(_SETTING_PREFIXES))
     changed_at_ns = [_changed_at_ns(f"{_settings_directory()}/{file}") for file in ("core-site.xml", "hdfs-site.xml")]
-    return _client(authority, retry_timeout_s, tuple(said), tuple(changed_at_ns))
+    return _client(authority, retry_timeout_s, tuple(settings), tuple(changed_at_ns))
 
 
 @lru_cache(maxsize=16)
@@ -283,7 +283,7 @@ def repeated(client: HdfsClient, place: str, attempt: Callable[[Calls], T]) -> T
             return attempt(calls)
         except HdfsFailure as failure:
             if not failure.passing or not calls.may_repeat():
-                raise failure.told(place) from failure
+                raise failure.as_error(place) from failure
 
 
 class _Unanswered(Exception):
@@ -305,11 +305,11 @@ def _named(work: Callable[[Client], T], client: Client) -> T:
     except BaseException as error:
         if not isinstance(error, RuntimeError) and type(error).__name__ != _PANIC:
             raise
-        raise failure_told_by(f"{error}") from error
+        raise failure_from_text(f"{error}") from error
 
 
-def failure_told_by(text: str) -> HdfsFailure:
-    """Returns the failure for an error text of the library. The class of its exceptions says nothing."""
+def failure_from_text(text: str) -> HdfsFailure:
+    """Returns the failure for an error text of the library, which raises one class for all failures."""
     answered = _ANSWERED.match(text)
     if answered is None:
         if _REFUSED.match(text):
@@ -319,12 +319,12 @@ def failure_told_by(text: str) -> HdfsFailure:
         return HdfsFailure(StorageError, text, passing=True, in_doubt=True)
     name = re.split(r"[.$]", answered["kind"])[-1]
     reason = f"{name}: {_TRACE.sub('', answered['reason'])}"
-    told = partial(HdfsFailure, reason=reason)
+    failure = partial(HdfsFailure, reason=reason)
     if _NO_DIRECTORY.search(reason):  # the name node calls this a refusal, too
-        return told(NotFoundError)
+        return failure(NotFoundError)
     if none := _NO_DATA_NODE.search(reason):
-        return told(StorageFullError if int(none[1]) else StorageError, passing=True)
-    return told(_KINDS.get(name, StorageError), passing=name in _PASSING, in_doubt=text.startswith("Fatal"))
+        return failure(StorageFullError if int(none[1]) else StorageError, passing=True)
+    return failure(_KINDS.get(name, StorageError), passing=name in _PASSING, in_doubt=text.startswith("Fatal"))
 
 
 def _name_nodes(authority: str) -> dict[str, list[str]]:

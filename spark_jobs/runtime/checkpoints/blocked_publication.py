@@ -60,32 +60,34 @@ class Blocking:
     Args:
         home: The home.
         mask: Removes secrets from messages.
-        tell: Called with the blocked publication; with None when none is blocked.
+        report: Called with the blocked publication; with None when none is blocked.
     """
 
-    def __init__(self, home: Files, mask: Mask, tell: Callable[[BlockedPublication | None], None] = lambda told: None) -> None:
-        self._home, self._mask, self._tell = home, mask, tell
+    def __init__(
+        self, home: Files, mask: Mask, report: Callable[[BlockedPublication | None], None] = lambda blocked: None
+    ) -> None:
+        self._home, self._mask, self._report = home, mask, report
         self._retries = Retries()
-        self.told: BlockedPublication | None = None
+        self.blocked: BlockedPublication | None = None
         """The reported blocked publication; None if none is blocked."""
         self._first: Manifest | None = None
-        """The first checkpoint that was not published."""
+        """The first checkpoint whose publication was refused."""
         self._warned = False
 
     @property
     def is_blocked(self) -> bool:
         """Returns True if the last publication has failed for some tables."""
-        return self.told is not None
+        return self.blocked is not None
 
     @property
     def held(self) -> tuple[SinkName, ...]:
         """Returns the sinks that wait while the others are published; none if all wait."""
-        return () if self.told is None else self.told.held
+        return () if self.blocked is None else self.blocked.held
 
     @property
     def all_wait(self) -> bool:
         """Returns True if no table is published."""
-        return self.told is not None and not self.told.held
+        return self.blocked is not None and not self.blocked.held
 
     def is_due(self) -> bool:
         """Returns True if a blocked publication must be tried now."""
@@ -102,13 +104,13 @@ class Blocking:
         of_round = {} if ended is None else publish_due(self._home, ended.checkpoint, publishers).held
         published = publish_due(self._home, manifest.checkpoint, publishers, holds=not is_drain)
         if held := {**published.held, **of_round}:
-            self.is_held(manifest, held)
+            self.record_held(manifest, held)
         else:
             self.got_through()
         return published.results
 
     def publish_or_block(self, manifest: Manifest, publishers: Publishers) -> Mapping[SinkName, SinkResult]:
-        """Publishes a checkpoint by policy, or records the blocked publication. Then no sink has a version.
+        """Publishes a checkpoint by policy, or records the blocked publication. If it is blocked, no sink in the result has a version.
 
         Raises:
             StreamPipelineError: The checkpoint can never become public, or waiting rows may be deleted soon.
@@ -121,8 +123,8 @@ class Blocking:
             self.failed(manifest, error)
             return staged_results(manifest)
 
-    def is_held(self, manifest: Manifest, held: Mapping[SinkName, StreamPipelineError]) -> None:
-        """Records that tables with a hold have refused a publication, and the others have it.
+    def record_held(self, manifest: Manifest, held: Mapping[SinkName, StreamPipelineError]) -> None:
+        """Records that tables with a hold have refused a publication, which is done in the other tables.
 
         Raises:
             UnsupportedTableError: Waiting rows may be deleted soon.
@@ -144,7 +146,7 @@ class Blocking:
         """
         self._retries.failed(time.monotonic())
         now = datetime.now(UTC)
-        before, ended = self.told, self._ended_round(manifest)
+        before, ended = self.blocked, self._ended_round(manifest)
         waiting = list(dict.fromkeys([*(waiting_sinks(ended) if ended else ()), *waiting_sinks(manifest)]))
         self._first = self._first or manifest
         oldest = min(self._staged(manifest, waiting), key=lambda rows: rows.kept_until, default=None)
@@ -153,7 +155,7 @@ class Blocking:
             checkpoint, since = first.checkpoint, first.completed_at
         else:
             checkpoint, since = before.checkpoint, before.since
-        told = BlockedPublication(
+        blocked = BlockedPublication(
             checkpoint=checkpoint,
             since=since,
             tries=self._retries.tries,
@@ -162,10 +164,10 @@ class Blocking:
             rows_kept_until=oldest.kept_until if oldest else None,
             all_wait_from=all_wait_from,
         )
-        if before is None or before.summary != told.summary:
-            _LOG.warning("%s", told.summary)
-        self.told = told
-        self._tell(told)
+        if before is None or before.summary != blocked.summary:
+            _LOG.warning("%s", blocked.summary)
+        self.blocked = blocked
+        self._report(blocked)
         if oldest is not None:
             oldest.check(manifest.checkpoint, now)
             self._warn(oldest, now)
@@ -173,10 +175,10 @@ class Blocking:
     def got_through(self) -> None:
         """Records that all due checkpoints are public."""
         self._retries.got_through()
-        if self.told is not None:
+        if self.blocked is not None:
             _LOG.info("the publication is not blocked any more: all due checkpoints are public")
-            self.told, self._first, self._warned = None, None, False
-            self._tell(None)
+            self.blocked, self._first, self._warned = None, None, False
+            self._report(None)
 
     def _ended_round(self, manifest: Manifest) -> Manifest | None:
         """Returns the first refused checkpoint, if it ends its round and a sink is published with it but not with ``manifest``."""

@@ -35,14 +35,14 @@ from spark_jobs.storage.files import Files
 _LOG = logging.getLogger(__name__)
 _INTERVAL_S = 2.0
 _EACH_LOGGED = 20
-"""Number of batches of a stage that are logged one by one. A stage that runs for months would fill the log with them."""
+"""Number of first batches of a stage that are logged one by one. A stage that runs for months would fill the log."""
 _LOGGED_EVERY_S = 60.0
-"""Interval of the log lines of a stage after that."""
+"""Interval of a stage's log lines after its first :data:`_EACH_LOGGED` batches."""
 _REASON_MAX = 500
 
 
-class Seen(NamedTuple):
-    """A progress report."""
+class ReportKey(NamedTuple):
+    """Identifies a progress report of a query."""
 
     run: str
     """Spark's id of the query's run."""
@@ -54,8 +54,8 @@ class Seen(NamedTuple):
 
 
 @dataclass
-class _Reported:
-    """The logged batches of a stage."""
+class _Logged:
+    """The log lines about a stage's batches."""
 
     lines: int = 0
     line_at_s: float = 0.0
@@ -72,6 +72,7 @@ class Heartbeat:
 
     Args:
         files: Files of the home.
+        attempt: Number of the attempt.
         run: Id of the run.
         stages: Stages in topological order.
         spark_ui: URL of Spark's own pages.
@@ -103,8 +104,8 @@ class Heartbeat:
             stages={name: StageStatus(state=StageState.WAITING) for name in stages},
             spark_ui=spark_ui,
         )
-        self._seen: dict[StageName, Seen] = {}
-        self._reported = {name: _Reported() for name in stages}
+        self._seen: dict[StageName, ReportKey] = {}
+        self._logged = {name: _Logged() for name in stages}
         self._timers: dict[StageName, int] = {}
         self._rows_expected: dict[StageName, int] = {}
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
@@ -128,40 +129,42 @@ class Heartbeat:
 
     def state(self, state: RunState) -> None:
         """Sets the state of the attempt."""
-        self._tell(state=state)
+        self._set(state=state)
         _LOG.info("%s", state.value)
 
     def stop(self, stop: StopStatus) -> None:
         """Sets the progress of a stop."""
-        self._tell(stop=stop)
+        self._set(stop=stop)
         _LOG.info("%s: %s", stop.request, stop.state.value)
 
     def blocked(self, blocked: BlockedPublication | None) -> None:
         """Sets the blocked publication; None if none is blocked."""
-        self._tell(blocked=blocked)
+        self._set(blocked=blocked)
 
     def completed(self, checkpoint: CheckpointId) -> None:
         """Counts a completed checkpoint, the newest one."""
-        self._tell(checkpoint=checkpoint, completed_checkpoints=self.status.completed_checkpoints + 1)
+        self._set(checkpoint=checkpoint, completed_checkpoints=self.status.completed_checkpoints + 1)
 
     def checkpoint_failed(self) -> None:
         """Counts a failed try at a checkpoint."""
-        self._tell(failed_checkpoints=self.status.failed_checkpoints + 1)
+        self._set(failed_checkpoints=self.status.failed_checkpoints + 1)
 
     def stage(self, name: StageName, state: StageState) -> None:
         """Sets the state of a stage."""
-        self._update(name, {"state": state, "reason": None} | ({"progress": 1.0, "lag": {}} if state is StageState.ENDED else {}))
+        self._set_stage(
+            name, {"state": state, "reason": None} | ({"progress": 1.0, "lag": {}} if state is StageState.ENDED else {})
+        )
         _LOG.info("stage %s: %s", name, state.value, extra={"stage": name})
 
     def restarting(self, name: StageName, error: Exception) -> None:
         """Marks a stage as failed and restarting, until its state is set again."""
         restarts = self.status.stages[name].restarts + 1
-        self._update(name, {"state": StageState.RESTARTING, "reason": self._reason(error), "restarts": restarts})
+        self._set_stage(name, {"state": StageState.RESTARTING, "reason": self._reason(error), "restarts": restarts})
         self._changed.set()
 
     def failed(self, name: StageName, error: Exception) -> None:
         """Marks a stage as permanently failed. The others run on without it."""
-        self._update(name, {"state": StageState.FAILED, "reason": self._reason(error)})
+        self._set_stage(name, {"state": StageState.FAILED, "reason": self._reason(error)})
         self._changed.set()
 
     def _reason(self, error: Exception) -> str:
@@ -175,18 +178,18 @@ class Heartbeat:
 
     def tolerates(self, name: StageName, tolerated: ToleratedRows) -> None:
         """Sets the number of rows that a stage may lose."""
-        self._update(name, {"tolerates": tolerated})
+        self._set_stage(name, {"tolerates": tolerated})
 
     def lag(self, name: StageName, lag: Mapping[str, InputLag]) -> None:
         """Sets a stage's lag by input. The lag of other inputs stays."""
         if lag:
-            self._update(name, {"lag": self.status.stages[name].lag | dict(lag)})
+            self._set_stage(name, {"lag": self.status.stages[name].lag | dict(lag)})
 
     def violated(self, name: StageName, rows: Mapping[str, int]) -> None:
         """Adds rows that violate an expectation, by expectation."""
         if rows:
             counted = Counter(self.status.stages[name].violations) + Counter(rows)
-            self._update(name, {"violations": dict(counted)})
+            self._set_stage(name, {"violations": dict(counted)})
 
     def observe(self, name: StageName, query: StreamingQuery, inputs: Sequence[str] = ()) -> None:
         """Reads Spark's reports about a query since the last call.
@@ -215,7 +218,7 @@ class Heartbeat:
         rows_in = before.rows_in + int(progress["numInputRows"])
         expected = self._rows_expected.get(name)
         watermark = progress["eventTime"].get("watermark")
-        self._update(
+        self._set_stage(
             name,
             {
                 "batch": BatchId(int(progress["batchId"])),
@@ -229,32 +232,32 @@ class Heartbeat:
         )
         sources = progress["sources"]
         if len(sources) == len(inputs):
-            told = {argument: source_lag(source) for argument, source in zip(inputs, sources, strict=True)}
-            self.lag(name, {argument: lag for argument, lag in told.items() if lag.rows is not None})
+            lags = {argument: source_lag(source) for argument, source in zip(inputs, sources, strict=True)}
+            self.lag(name, {argument: lag for argument, lag in lags.items() if lag.rows is not None})
         self._log(name, progress)
 
     def _log(self, name: StageName, progress: Any) -> None:
-        reported, now_s = self._reported[name], self._now_s()
-        reported.batches += 1
-        reported.rows += int(progress["numInputRows"])
-        if reported.lines >= _EACH_LOGGED and now_s - reported.line_at_s < _LOGGED_EVERY_S:
+        logged, now_s = self._logged[name], self._now_s()
+        logged.batches += 1
+        logged.rows += int(progress["numInputRows"])
+        if logged.lines >= _EACH_LOGGED and now_s - logged.line_at_s < _LOGGED_EVERY_S:
             return
         _LOG.info(
             "stage %s: batch %d, %d rows in %d batches",
             name,
             progress["batchId"],
-            reported.rows,
-            reported.batches,
+            logged.rows,
+            logged.batches,
             extra={"stage": name, "progress": json.loads(json.dumps(progress, default=str))},
         )
-        self._reported[name] = _Reported(reported.lines + 1, now_s)
+        self._logged[name] = _Logged(logged.lines + 1, now_s)
 
-    def _tell(self, **fields: Any) -> None:
+    def _set(self, **fields: Any) -> None:
         with self._lock:
             self._status = self._status.model_copy(update=fields)
         self._changed.set()
 
-    def _update(self, name: StageName, fields: dict[str, Any]) -> None:
+    def _set_stage(self, name: StageName, fields: dict[str, Any]) -> None:
         with self._lock:
             stage = self._status.stages[name].model_copy(update=fields)
             self._status = self._status.model_copy(update={"stages": self._status.stages | {name: stage}})
@@ -284,12 +287,12 @@ def _busy(progress: Any) -> float | None:
     return min(share, 1.0) if math.isfinite(share) else None
 
 
-def _key(progress: Any) -> Seen:
+def _key(progress: Any) -> ReportKey:
     idle = "addBatch" not in progress["durationMs"]
-    return Seen(str(progress["runId"]), int(progress["batchId"]), str(progress["timestamp"]), idle)
+    return ReportKey(str(progress["runId"]), int(progress["batchId"]), str(progress["timestamp"]), idle)
 
 
-def _follows(newest: Seen, seen: Seen | None) -> bool:
+def _follows(newest: ReportKey, seen: ReportKey | None) -> bool:
     """Returns True if no report can be between the two.
 
     Most calls find one new batch, and reading a hundred reports costs a hundred calls.
@@ -297,6 +300,6 @@ def _follows(newest: Seen, seen: Seen | None) -> bool:
     return seen is not None and newest.run == seen.run and newest.batch == seen.batch + 1 and not seen.idle
 
 
-def _is_after(progress: Seen, seen: Seen | None) -> bool:
+def _is_after(progress: ReportKey, seen: ReportKey | None) -> bool:
     """Returns True if a report is a later one. Reports of one run are ordered by batch."""
     return seen is None or progress.run != seen.run or (progress.batch, progress.timestamp) > (seen.batch, seen.timestamp)

@@ -49,7 +49,7 @@ _Ends = Sequence[tuple[Bound, str | None, str]]
 
 
 class ReplanError(Exception):
-    """A batch has to be run in another way. None of its rows was staged. The stage handles it, and it is never shown."""
+    """A batch has to be run in another way. None of its rows was staged. The stage handles the error, and users never see it."""
 
 
 class PastPinError(ReplanError):
@@ -65,14 +65,17 @@ class RefusedRowsError(ReplanError):
 
 
 class ProbePassedError(Exception):
-    """A batch that is run only to see whether it fails has not failed; nothing of it was staged. Handled by the stage, never shown."""
+    """A batch that was only run as a test has not failed. None of its rows was staged.
+
+    The stage handles the error, and users never see it.
+    """
 
 
 @dataclass
 class StageWriter:
     """Stages the batches of one query of a stage. It is passed to ``foreachBatch``.
 
-    Its exception is kept in :attr:`failure`, because Spark only passes on a text.
+    An exception is kept in :attr:`failure`, because Spark only passes on its text.
     """
 
     run: BuiltStage
@@ -80,10 +83,10 @@ class StageWriter:
     query: "Future[ref[StreamingQuery]]" = field(default_factory=Future)
     """The query of these batches. The first batch can run before Spark's start call has returned.
 
-    Java keeps the writer as long as the query. If the writer kept the query, too, neither of them would ever be freed.
+    Java keeps the writer as long as the query. If the writer also kept the query, neither would ever be freed.
     """
-    _told: bool = False
-    """True if the query's streams have our ends."""
+    _are_streams_limited: bool = False
+    """True if the query's streams end at the stage's ends."""
 
     @property
     def _query(self) -> StreamingQuery:
@@ -101,7 +104,7 @@ class StageWriter:
             self.run.spark_log.begun(BatchId(batch))
             with self.run.gate.batch(staged=batch < self.run.log.latest()):
                 self._stage(frame, BatchId(batch))
-        except BaseException as error:  # noqa: BLE001 - kept whole for the driver, which raises it
+        except BaseException as error:  # noqa: BLE001 - the driver raises the original
             self.failure = error
             raise RuntimeError(f"stage {self._name}, batch {batch} was not staged: {type(error).__name__}") from None
 
@@ -109,12 +112,12 @@ class StageWriter:
         ends = self.run.ends_of(batch)
         if any(bound.exceeded(before, line) for bound, before, line in ends):
             raise PastPinError
-        self._tell_ends(ends)
+        self._limit_streams(ends)
         run, offsets = self.run, self.run.spark_log.offsets_text(batch)
         earlier = run.log.read(batch)
         fitted = self._fitted(frame, batch)
         if earlier is not None:
-            # after a backfill, and of a stage that reads tables, there is no state that needs it again
+            # no state needs a batch after a backfill, or of a stage that reads tables, a second time
             if not (earlier.backfilled or run.stage.reads_tables):
                 self._check_same(earlier, offsets, fitted.count())
             return
@@ -322,13 +325,13 @@ class StageWriter:
                     batch=batch,
                 )
 
-    def _tell_ends(self, ends: _Ends) -> None:
-        """Gives the query's streams our ends, once: at each start Spark finds its own ends.
+    def _limit_streams(self, ends: _Ends) -> None:
+        """Sets the ends of the query's streams to those of the stage, once. When a query starts, Spark finds other ends by itself.
 
-        Then the next batches need not be cut back and run by separate starts.
+        Otherwise each of the next batches would be cut back, and run by a start of its own.
         """
-        if not self._told:
-            self._told, available = True, [bound.available(line) for bound, _, line in ends]
+        if not self._are_streams_limited:
+            self._are_streams_limited, available = True, [bound.available(line) for bound, _, line in ends]
             if any(available):
                 limit_kafka_streams(self._query, available)
 

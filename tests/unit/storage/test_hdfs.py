@@ -25,7 +25,7 @@ from spark_jobs.protocol.errors import (
 from spark_jobs.storage import hdfs_client
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.hdfs import HdfsFiles
-from spark_jobs.storage.hdfs_client import Calls, HdfsClient, HdfsFailure, failure_told_by
+from spark_jobs.storage.hdfs_client import Calls, HdfsClient, HdfsFailure, failure_from_text
 from tests.support.left_behind import land_left_behind
 
 LOOK_S = 3.0
@@ -221,12 +221,12 @@ def answered(kind: str, reason: str = "reason") -> str:
 def test_each_response_of_the_name_node_becomes_the_right_error(
     text: str, kind: type[StreamPipelineError], passing: bool, in_doubt: bool
 ) -> None:
-    failure = failure_told_by(text)
+    failure = failure_from_text(text)
     assert (failure.kind, failure.passing, failure.in_doubt) == (kind, passing, in_doubt)
-    told = failure.told("hdfs://node/a")
-    assert type(told) is kind
-    assert told.evidence["path"] == "hdfs://node/a"
-    assert "Some.java" not in str(told)
+    error = failure.as_error("hdfs://node/a")
+    assert type(error) is kind
+    assert error.evidence["path"] == "hdfs://node/a"
+    assert "Some.java" not in str(error)
 
 
 FORKS = """
@@ -252,5 +252,5 @@ os._exit(0)
 
 
 def test_a_process_forked_from_one_that_has_used_hdfs_is_refused(silent: str) -> None:
-    told = subprocess.run([sys.executable, "-c", FORKS, silent], capture_output=True, text=True, timeout=60, check=True).stdout
-    assert told.split() == [each.__name__ for each in (StorageError, MissingRequirementError, MissingRequirementError)]
+    printed = subprocess.run([sys.executable, "-c", FORKS, silent], capture_output=True, text=True, timeout=60, check=True).stdout
+    assert printed.split() == [each.__name__ for each in (StorageError, MissingRequirementError, MissingRequirementError)]

@@ -53,8 +53,8 @@ class Blocked:
         self.pipeline, self.clock = StagedPipeline(MemoryFiles(), directory), clock
         self.pipeline.make_table(HOURLY)
         self.pipeline.make_table(DAILY, partition_by=())
-        self.told: list[BlockedPublication | None] = []
-        self.blocking = Blocking(self.pipeline.files, masking(["hunter2"]), self.told.append)
+        self.reports: list[BlockedPublication | None] = []
+        self.blocking = Blocking(self.pipeline.files, masking(["hunter2"]), self.reports.append)
 
     def checkpoint(self, **changes: Any) -> Manifest:
         every: dict[str, Any] = {"publish": Publish.EVERY_CHECKPOINT, "checkpoint_kind": CheckpointKind.PERIODIC}
@@ -73,21 +73,21 @@ REFUSED = UnsupportedTableError("Sink hourly: 7 rows break hunter2.", remedy="Dr
 
 def test_a_blocked_publication_is_reported_with_its_error_time_tables_and_remedy_without_secrets(blocked: Blocked) -> None:
     blocked.blocking.failed(blocked.checkpoint(completed_at=STAGED + timedelta(hours=1)), REFUSED)
-    (told,) = blocked.told
-    assert told is not None
-    assert told.summary == (
+    (report,) = blocked.reports
+    assert report is not None
+    assert report.summary == (
         "Publication is blocked by sink hourly since 2023-11-14 23:13:20Z, from checkpoint 1 on: UnsupportedTableError: "
         "Sink hourly: 7 rows break ***. Waiting: hourly, daily. Drop the constraint."
     )
-    assert told.rows_kept_until == STAGED + timedelta(days=7)
-    assert blocked.blocking.told is told
+    assert report.rows_kept_until == STAGED + timedelta(days=7)
+    assert blocked.blocking.blocked is report
 
 
 def test_a_later_try_keeps_the_time_and_the_checkpoint_of_the_first_and_has_the_newest_error(blocked: Blocked) -> None:
     blocked.blocking.failed(blocked.checkpoint(), REFUSED)
     blocked.clock.time += timedelta(hours=2)
     blocked.blocking.failed(blocked.checkpoint(), StorageError("The disk is away."))
-    first, second = blocked.told
+    first, second = blocked.reports
     assert first is not None
     assert second is not None
     assert (second.since, second.checkpoint, second.tries, second.error.error) == (first.since, 1, 2, "StorageError")
@@ -97,19 +97,19 @@ def test_a_later_attempt_names_the_checkpoint_and_the_time_of_the_first_publicat
     blocked.blocking.failed(blocked.checkpoint(completed_at=STAGED), REFUSED)
     later = Blocking(blocked.pipeline.files, masking([]))
     later.failed(blocked.checkpoint(), REFUSED)
-    assert later.told is not None
-    assert (later.told.checkpoint, later.told.since, later.told.tries) == (1, STAGED, 1)
+    assert later.blocked is not None
+    assert (later.blocked.checkpoint, later.blocked.since, later.blocked.tries) == (1, STAGED, 1)
 
 
 def test_the_end_of_a_blocked_publication_is_reported_once(blocked: Blocked) -> None:
     blocked.blocking.got_through()
-    assert blocked.told == []
+    assert blocked.reports == []
     blocked.blocking.failed(blocked.checkpoint(), REFUSED)
     publish(blocked.pipeline.files)
     blocked.blocking.got_through()
     blocked.blocking.got_through()
-    assert blocked.told[1:] == [None]
-    assert blocked.blocking.told is None
+    assert blocked.reports[1:] == [None]
+    assert blocked.blocking.blocked is None
 
 
 def test_an_unchanged_block_is_logged_once_and_old_rows_cause_one_warning(
@@ -131,21 +131,21 @@ def test_a_blocked_publication_fails_before_the_first_row_can_be_lost(blocked: B
     blocked.clock.time = STAGED + timedelta(days=6, hours=10)
     with pytest.raises(UnsupportedTableError, match="may delete them"):
         blocked.blocking.failed(manifest, REFUSED)
-    assert blocked.told[-1] is not None
+    assert blocked.reports[-1] is not None
 
 
 def test_the_report_says_until_when_the_other_tables_are_published_without_a_held_one(blocked: Blocked) -> None:
     hold = HoldLimits(time_ms=7_200_000, size_bytes=None)
     manifest = blocked.checkpoint(cut={"hold": hold}, completed_at=STAGED)
     publish(blocked.pipeline.files, sinks=[DAILY])
-    blocked.blocking.is_held(manifest, {HOURLY: REFUSED})
-    (told,) = blocked.told
-    assert told is not None
-    assert (told.waiting, told.all_wait_from) == ((HOURLY,), STAGED + timedelta(hours=2))
-    assert " Waiting: hourly. The other tables go on, at most until 2023-11-15 00:13:20Z. Drop the constraint." in told.summary
+    blocked.blocking.record_held(manifest, {HOURLY: REFUSED})
+    (report,) = blocked.reports
+    assert report is not None
+    assert (report.waiting, report.all_wait_from) == ((HOURLY,), STAGED + timedelta(hours=2))
+    assert " Waiting: hourly. The other tables go on, at most until 2023-11-15 00:13:20Z. Drop the constraint." in report.summary
     blocked.blocking.failed(manifest, REFUSED)
-    assert blocked.told[-1] is not None
-    assert blocked.told[-1].all_wait_from is None
+    assert blocked.reports[-1] is not None
+    assert blocked.reports[-1].all_wait_from is None
 
 
 @pytest.mark.parametrize("hold", [None, HoldLimits(time_ms=10**12, size_bytes=None)])
@@ -160,11 +160,11 @@ def test_a_final_checkpoint_that_a_table_refuses_stays_blocked_in_the_next_round
         blocked.blocking.publish_or_block(final, publishers)
         later = blocked.checkpoint(**by_round)
         blocked.blocking.publish_or_block(later, publishers)
-    told = blocked.blocking.told
-    assert told is not None
-    assert (told.checkpoint, told.tries, set(told.waiting)) == (1, 2, {HOURLY, DAILY})
+    report = blocked.blocking.blocked
+    assert report is not None
+    assert (report.checkpoint, report.tries, set(report.waiting)) == (1, 2, {HOURLY, DAILY})
     blocked.blocking.publish_or_block(later, publishers)
-    assert blocked.blocking.told is None
+    assert blocked.blocking.blocked is None
     assert [blocked.pipeline.commits(sink) for sink in (HOURLY, DAILY)] == [[1], [1]]
 
 
