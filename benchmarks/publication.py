@@ -54,7 +54,7 @@ class Staged:
     def __init__(self, site: Site, files: int) -> None:
         self.site, self._files = site, files
         self._directory = site.new()
-        self._publishers = Publishers(lambda: site.spark, at_work=True)
+        self._publishers = Publishers(lambda: site.spark, in_driver=True)
         self._links, self._commits = count(), count(1)
         source = site.input(f"input-of-{self._directory.name}", 1, 1)
         site.run(chain(source, self._directory, 1), self._directory, Publish.EXTERNAL)

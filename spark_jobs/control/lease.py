@@ -22,7 +22,7 @@ from spark_jobs.protocol.steps import Step, step
 from spark_jobs.storage.files import Files, create_document, read_document, read_listed
 
 CANCELLER = "cancel "
-"""The prefix of tokens that only cancel. Tokens of tasks begin differently: the next try of a task continues what it cancelled."""
+"""The prefix of tokens that only cancel. A task's token begins differently, because its next try continues the run that it cancelled."""
 _TRIES = 20
 
 
@@ -74,7 +74,7 @@ class AttemptLease:
         )
 
     def cancel(self, owner: OwnerNumber, reason: str) -> None:
-        """Asks the driver to end the attempt, durably. It does so if ``owner`` is still the newest."""
+        """Requests the end of the attempt, durably. The driver ends it if ``owner`` is still the newest."""
         request = CancelRequest(
             request=cancel_request_id(self._attempt, owner),
             attempt=self._attempt,
@@ -97,7 +97,7 @@ class AttemptLease:
 
         Args:
             event: The event.
-            own: The owner number of the process that asks; None: it has not taken the lease.
+            own: The owner number of this process; None: this process has not taken the lease.
         """
         newest = self.newest()
         cancel = self._cancel_of(newest)
@@ -120,9 +120,9 @@ class AttemptLease:
         return None if newest is None else read_listed(self._files, cancel_path(self._attempt, newest.owner), CancelRequest)
 
     def _was_cancelled_before(self, owner: OwnerNumber) -> bool:
-        """Returns True if an owner before ``owner`` has cancelled. A driver that saw the cancel in time ends nevertheless."""
-        asked = set(map(request_of, self._files.names(REQUESTS)))
-        return any(cancel_request_id(self._attempt, OwnerNumber(number)) in asked for number in range(1, owner))
+        """Returns True if an owner before ``owner`` has cancelled. A driver that saw such a cancel while it counted still ends."""
+        requests = set(map(request_of, self._files.names(REQUESTS)))
+        return any(cancel_request_id(self._attempt, OwnerNumber(number)) in requests for number in range(1, owner))
 
     def _read(self, owner: OwnerNumber) -> OwnerDocument:
         return read_document(self._files, owner_path(self._attempt, owner), OwnerDocument)

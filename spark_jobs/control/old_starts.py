@@ -1,8 +1,8 @@
 """Deletes old starts: requests and answers, attempts, owners, pins, rounds, and settled losses.
 
-Starts are numbered, and the newest :data:`STARTS_KEPT` up to the live attempt are kept completely. The answer of an older one is kept if
-it is the newest of its run, for the newest :data:`RUNS_KEPT` runs. So the listings of a home are bounded, and a run that is repeated long
-afterwards gets the same answer.
+Starts are numbered, and the newest :data:`STARTS_KEPT` up to the live attempt are kept completely. The answer to an older start
+is kept if it is the newest answer of its run, for the newest :data:`RUNS_KEPT` runs. So the listings of a home are bounded, and a run
+that is repeated long afterwards gets the same answer.
 
 Invariants:
 
@@ -40,9 +40,9 @@ from spark_jobs.storage.files import Files, read_document
 
 _LOG = logging.getLogger(__name__)
 STARTS_KEPT = 100
-"""The number of newest starts that are kept whole."""
+"""The number of newest starts that are kept completely."""
 RUNS_KEPT = 1_000
-"""The number of newest runs whose newest answer is kept, too."""
+"""The number of newest runs whose newest answer is kept."""
 
 
 def forget_old_starts(files: Files, live: AttemptDocument) -> None:
@@ -61,7 +61,7 @@ def forget_old_starts(files: Files, live: AttemptDocument) -> None:
     for number in sorted({number for number in numbered if number is not None and number <= last}):
         try:
             _forget(files, AttemptNumber(number), names, live)
-        except CorruptDocumentError as error:  # it is left for inspection
+        except CorruptDocumentError as error:  # the documents stay for inspection
             _LOG.warning("start %d is not deleted: %s", number, error)
     _forget_rounds(files, [number for number in Attempts(files).numbers() if number > last])
     _forget_answers(files)
@@ -69,7 +69,7 @@ def forget_old_starts(files: Files, live: AttemptDocument) -> None:
 
 def _forget(files: Files, number: AttemptNumber, names: dict[str, list[str]], live: AttemptDocument) -> None:
     request = start_request_id(number)
-    if any(attempt_of(name) == number for name in names[RUNS]):  # otherwise an earlier call has kept its answer
+    if any(attempt_of(name) == number for name in names[RUNS]):  # otherwise an earlier call has kept the answer
         _keep_answer(files, number)
     paths = [f"{RUNS}/{name}" for name in names[RUNS] if attempt_of(name) == number]
     paths += [f"{ATTEMPTS}/{name}" for name in names[ATTEMPTS] if attempt_of(name) == number]
@@ -87,15 +87,15 @@ def _keep_answer(files: Files, number: AttemptNumber) -> None:
     answer = channel.response(request)
     if answer is None:
         try:
-            asked = channel.request(request)
-        except NotFoundError:  # the requester has died before writing it, or another one has the number
+            unanswered = channel.request(request)
+        except NotFoundError:  # the requester died before writing it, or lost the number to another one
             return
-        answer = channel.respond_failure(asked, _overtaken(number))
+        answer = channel.respond_failure(unanswered, _overtaken(number))
     channel.keep_answer(answer)
 
 
 def _forget_rounds(files: Files, kept: list[AttemptNumber]) -> None:
-    """Deletes the rounds before that of the oldest kept attempt. A corrupt attempt that was left keeps no round."""
+    """Deletes the rounds before the round of the oldest kept attempt. An old corrupt attempt that stays for inspection keeps no round."""
     names = files.names(ROUNDS)
     newest = max(round_numbers(names), default=None)
     if newest is None or not kept:

@@ -20,11 +20,11 @@ class Wanted(StrEnum):
     STOP = "stop"
     """A savepoint, after which the pipeline ends."""
     PUBLISH = "publish"
-    """A publication with Spark. A process of its own answers it, and not the driver."""
+    """A publication with Spark. A separate process answers it, not the driver."""
 
 
 class CheckpointRequest(Document):
-    """``requests/<wanted>-<id>.json``: a request for a checkpoint that is triggered after the request, or for a publication."""
+    """``requests/<wanted>-<id>.json``: a request for a publication, or for a checkpoint that is triggered after the request."""
 
     kind = "checkpoint_request"
     request: RequestId
@@ -74,7 +74,7 @@ class CheckpointResponse(Document):
 
 
 class AnsweredRequest(Document):
-    """``answered/<milliseconds>.<wanted>-<id>.json``: orders the answers by time, so that the oldest are found without reading them."""
+    """``answered/<milliseconds>.<wanted>-<id>.json``: orders the answers by time. The oldest are found without reading the answers."""
 
     kind = "answered_request"
     request: RequestId

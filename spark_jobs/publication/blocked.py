@@ -1,6 +1,7 @@
 """Blocked publications: the waiting tables, and the time until which their staged rows are safe.
 
-``VACUUM`` deletes files that a table does not name after the table's retention. Staged rows are such files.
+``VACUUM`` deletes files that are older than the table's retention and that the table does not name. Files of staged rows are such
+files.
 """
 
 from collections.abc import Iterable
@@ -30,7 +31,7 @@ def waiting_sinks(manifest: Manifest) -> list[SinkName]:
 def first_waiting(files: Files, manifest: Manifest, waiting: Iterable[SinkName]) -> Manifest:
     """Returns the oldest checkpoint up to ``manifest`` that these sinks should be public in but are not.
 
-    A table that cannot be read counts as one that lacks ``manifest`` alone.
+    If a table cannot be read, only ``manifest`` counts as missing in it.
     """
     store, found = CheckpointStore(files), [manifest]
     for sink in waiting:
@@ -57,7 +58,7 @@ class StagedRows:
         sink: Sink of the rows.
         table: The table's URI.
         since: Time at which the oldest row was staged.
-        kept_for: Time for which the table keeps files that it does not name.
+        kept_for: The table's retention: the time for which VACUUM keeps files that the table does not name.
     """
 
     sink: SinkName
@@ -75,7 +76,7 @@ class StagedRows:
         return now >= self.since + self.kept_for * _OLD_SHARE
 
     def check(self, checkpoint: CheckpointId, now: datetime) -> None:
-        """Refuses to let more rows wait if the oldest may be deleted soon.
+        """Raises an error if the oldest rows may be deleted soon.
 
         Raises:
             UnsupportedTableError: A VACUUM may delete the rows soon. No row is lost yet.
@@ -98,7 +99,7 @@ class StagedRows:
 
 
 def staged_rows(files: Files, manifest: Manifest, sink: SinkName) -> StagedRows | None:
-    """Returns the waiting rows of a sink in its table's directory, or None if there are none or they wait in the home.
+    """Returns the waiting rows of a sink in its table's directory. Returns None if no rows wait, or if they wait in the home.
 
     Raises:
         StreamPipelineError: The table or a document cannot be read.

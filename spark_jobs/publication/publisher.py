@@ -77,8 +77,8 @@ def publish(
     """Makes a complete checkpoint, and all earlier ones of its incarnation, public in its sinks.
 
     Idempotent: rows that are public stay as they are, and the result is the same. If the checkpoint was discarded since, the result counts
-    no rows. Sinks are published one after the other, in topological order. After a crash in between, the
-    same call does the rest. Sinks that are behind come first: a table that refuses its rows holds the others.
+    no rows. Sinks are published one after the other: those that are behind come first, the others in topological order. After a crash in
+    between, the same call publishes the rest. A table that refuses its rows holds the others.
 
     Args:
         files: Files of the home.
@@ -123,9 +123,9 @@ class Published:
 
 
 def publish_due(files: Files, checkpoint: CheckpointId, publishers: Publishers, *, holds: bool = True) -> Published:
-    """Publishes a checkpoint by the policies of its sinks, like :func:`publish`. Leaves out tables that refuse while their holds last.
+    """Publishes a checkpoint by the policies of its sinks, like :func:`publish`.
 
-    ``holds=False`` ignores all holds.
+    Leaves out tables that refuse their rows while their holds last. ``holds=False`` ignores all holds.
     """
     planned = plan_publication(files, checkpoint, by_policy=True, holds=holds)
     planned.require(publishers)
@@ -135,7 +135,7 @@ def publish_due(files: Files, checkpoint: CheckpointId, publishers: Publishers, 
 
 @dataclass(frozen=True)
 class Publication:
-    """The plan of a publication. All of it is checked, and nothing is written yet.
+    """The checked plan of a publication. Nothing is written yet.
 
     :func:`plan_publication` makes it. Plan several before you carry out the first: if one is refused, none is carried out.
     """
@@ -157,7 +157,7 @@ class Publication:
 
     @property
     def was_discarded(self) -> bool:
-        """Returns True if the checkpoint does not exist any more. It was public, so there is nothing to do."""
+        """Returns True if the checkpoint was public and does not exist any more. There is nothing to do."""
         return self.manifest.checkpoint != self.checkpoint
 
     @property
@@ -185,7 +185,7 @@ class Publication:
             with self.holding.of(sink):
                 for transaction in plan:
                     cut = transaction.cut(sink)
-                    _refuse_unkept(sink, transaction, cut.table, transaction.conditions, publishers)
+                    _refuse_broken_constraints(sink, transaction, cut.table, transaction.conditions, publishers)
                     if _replaces_own(transaction, cut):
                         _refuse_rows_of_others(sink, transaction, cut, publishers)
 
@@ -198,9 +198,9 @@ class Publication:
         for sink, plan in self.plans.items():
             if sink not in self.holding.refused:
                 with self.holding.of(sink):
-                    again = partial(prepare, store, manifest, sink, by_round=sink in self.by_round, together=self.together)
-                    changed += [(sink, table) for table in _publish_sink(manifest, sink, again, plan, publishers)]
-        for sink, table in changed:  # last, so that no publication waits for it
+                    plan_again = partial(prepare, store, manifest, sink, by_round=sink in self.by_round, together=self.together)
+                    changed += [(sink, table) for table in _publish_sink(manifest, sink, plan_again, plan, publishers)]
+        for sink, table in changed:  # after all publications, so that none waits for this
             _keep_deleted_keys(manifest.sinks[sink], table, publishers)
             publishers.keep_log_short(table)
         return {
@@ -221,13 +221,13 @@ def plan_publication(
 ) -> Publication:
     """Returns the checked plan of :func:`publish`, with its arguments and its errors. Writes nothing.
 
-    With ``holds``, the plan leaves out tables that refuse while their holds last.
+    With ``holds``, the plan leaves out tables that refuse their rows while their holds last.
     """
     store = CheckpointStore(files)
     try:
         manifest = chosen_manifest(store, checkpoint)
     except RejectedError:
-        # A process that has published it may ask again after its pipeline has gone on and discarded it.
+        # A process may publish a checkpoint twice, and the pipeline may have discarded it in between.
         if checkpoint is None or (head := head_after_public(store, checkpoint)) is None:
             raise
         manifest = head
@@ -336,10 +336,12 @@ def _close(
         if reached == decided_on:
             refuse_unsupported(transaction.table, publisher, SinkMode.APPEND)
             with step(Step.INCARNATION_CLOSE):
-                _land(lambda: transaction.close(CLOSED, {"closed": abandoned.app}), abandoned.table, abandoned.app, CLOSED)
+                _commit_or_confirm(
+                    lambda: transaction.close(CLOSED, {"closed": abandoned.app}), abandoned.table, abandoned.app, CLOSED
+                )
         return reached
 
-    with _alone(abandoned.table, takes_turns=publisher is Publisher.SPARK or abandoned.has_keys):
+    with _table_lock(abandoned.table, is_needed=publisher is Publisher.SPARK or abandoned.has_keys):
         return _retry(close)
 
 
@@ -365,7 +367,7 @@ def _publish_sink(
     plan: Sequence[PendingTransaction],
     publishers: Publishers,
 ) -> Sequence[OpenTable]:
-    """Commits a plan. Makes a new one whenever the table is not in the expected state. Returns the table if it was changed."""
+    """Commits a plan. Plans again whenever the table is not in the expected state. Returns the table if it was changed."""
     checked: Sequence[PendingTransaction] | None = plan
 
     def carry_out() -> Sequence[OpenTable]:
@@ -376,12 +378,12 @@ def _publish_sink(
         if not transactions:
             return ()
         cut, by = manifest.sinks[sink], {transaction.publisher for transaction in transactions}
-        with _alone(cut.table, takes_turns=Publisher.SPARK in by or cut.mode.has_keys):
+        with _table_lock(cut.table, is_needed=Publisher.SPARK in by or cut.mode.has_keys):
             for transaction in transactions:
                 _commit(sink, transaction, publishers)
             return (_confirm(cut, sink, manifest.checkpoint),)
 
-    return _retry(carry_out, tries=_TRIES + len(plan))  # each transaction of another process costs at most one try
+    return _retry(carry_out, tries=_TRIES + len(plan))  # a transaction of another process costs at most one try
 
 
 def _keep_deleted_keys(cut: SinkCut, table: OpenTable, publishers: Publishers) -> None:
@@ -392,7 +394,7 @@ def _keep_deleted_keys(cut: SinkCut, table: OpenTable, publishers: Publishers) -
     if cut.merge is None or cut.merge.tombstones is None:
         return
     try:
-        with _alone(cut.table, takes_turns=True):
+        with _table_lock(cut.table, is_needed=True):
             publishers.keep_deleted_keys(cut, table.transaction_version(cut.app))
     except ConflictError as error:
         _LOG.warning("the deleted keys of table %s are not folded: %s", cut.table, error)
@@ -411,7 +413,7 @@ def _commit(sink: SinkName, pending: PendingTransaction, publishers: Publishers)
             table=cut.table,
         )
     if pending.lines:
-        _refuse_unkept(sink, pending, cut.table, conditions_now(cut, transaction.table), publishers)
+        _refuse_broken_constraints(sink, pending, cut.table, conditions_now(cut, transaction.table), publishers)
     if _replaces_own(pending, cut):
         _refuse_rows_of_others(sink, pending, cut, publishers)
     info: dict[str, Any] = {
@@ -431,13 +433,13 @@ def _commit(sink: SinkName, pending: PendingTransaction, publishers: Publishers)
         info["complete_until"] = complete_until.isoformat()
     version = manifest.checkpoint
 
-    def land() -> None:
+    def commit() -> None:
         # Checked again as late as possible: a VACUUM may have run since the first check.
         refuse_missing(cut, sink, pending.after, [line["add"] for line in pending.lines])
         transaction.publish(cut, pending.lines, version, info, replace=pending.replace)
 
     with step(Step.PUBLISH_SINK):
-        _land(land, cut.table, cut.app, version)
+        _commit_or_confirm(commit, cut.table, cut.app, version)
 
 
 def _needs_spark(pending: PendingTransaction) -> bool:
@@ -457,7 +459,7 @@ def _refuse_rows_of_others(sink: SinkName, pending: PendingTransaction, cut: Sin
     refuse_rows_of_others(open_table(cut.table), pending.manifest.pipeline, sink, cut.mode, cut.stage, files)
 
 
-def _refuse_unkept(
+def _refuse_broken_constraints(
     sink: SinkName, pending: PendingTransaction, table: str, conditions: Mapping[str, str], publishers: Publishers
 ) -> None:
     """Refuses rows that break a constraint that the table got after they were staged.
@@ -487,7 +489,7 @@ def _refuse_unkept(
 def _confirm(cut: SinkCut, sink: SinkName, checkpoint: CheckpointId) -> OpenTable:
     """Opens the table and checks that the commit is in its log.
 
-    A writer whose log store has no compare-and-swap may have replaced it.
+    A writer whose log store has no compare-and-swap may have replaced the commit.
     """
     table = open_table(cut.table)
     reached = table.transaction_version(cut.app)
@@ -507,13 +509,14 @@ def _confirm(cut: SinkCut, sink: SinkName, checkpoint: CheckpointId) -> OpenTabl
 
 
 @contextmanager
-def _alone(table: str, *, takes_turns: bool) -> Iterator[None]:
-    """Lets only one process at a time publish into a table on a disk into which Spark may publish.
+def _table_lock(table: str, *, is_needed: bool) -> Iterator[None]:
+    """Lets only one process at a time publish into a table on a disk. Does nothing if the lock is not needed.
 
-    Spark's log on a file system has no compare-and-swap between processes. The lock is beside the table's log, so every publisher that can
-    write the table finds it, whatever home it publishes for. Commits to a table in a store are conditional writes and need no lock.
+    It is needed if Spark may publish into the table, because Spark's log on a file system has no compare-and-swap between processes. The
+    lock is in the directory of the table's log, so publishers of all homes find it. A commit to a table in a store is a conditional write
+    and needs no lock.
     """
-    log = table_files(table).local(DELTA_LOG) if takes_turns else None
+    log = table_files(table).local(DELTA_LOG) if is_needed else None
     if log is None or not log.is_dir():  # the commit reports a table that is gone
         yield
         return
@@ -535,7 +538,7 @@ def _alone(table: str, *, takes_turns: bool) -> Iterator[None]:
         yield
 
 
-def _land(commit: Callable[[], None], table: str, app: AppId, version: CheckpointId) -> None:
+def _commit_or_confirm(commit: Callable[[], None], table: str, app: AppId, version: CheckpointId) -> None:
     """Runs ``commit``. Ignores an error if the table has the version afterwards."""
     try:
         commit()
@@ -559,7 +562,7 @@ def _result(
 ) -> SinkResult:
     """Returns the result of ``checkpoint`` in a sink. The result of a held table has no version.
 
-    ``manifest`` is that of the checkpoint, or a later one of its incarnation.
+    ``manifest`` is the manifest of the checkpoint, or a later one of its incarnation.
     """
     cut, rows, oldest = manifest.sinks[sink], 0, None
     for oldest in _checkpoints_of_round(store, checkpoint):
@@ -578,4 +581,4 @@ def _checkpoints_of_round(store: CheckpointStore, checkpoint: CheckpointId) -> I
         newest = next(ancestry)
         yield from takewhile(lambda m: m.round == newest.round, chain([newest], ancestry))
     except (NotFoundError, CorruptDocumentError):
-        return  # deleted after it was public and superseded, or damaged since
+        return  # a manifest was deleted after its checkpoint was public and superseded, or was damaged

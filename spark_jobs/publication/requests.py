@@ -1,4 +1,4 @@
-"""Requests for a publication with Spark. A process of its own answers them, whether a driver is running or not."""
+"""Requests for a publication with Spark. A separate process answers them, whether a driver is running or not."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -22,7 +22,7 @@ from spark_jobs.storage.files import Files, local_path
 def ask_publication(files: Files, checkpoint: CheckpointId) -> RequestId:
     """Returns the open request for a publication of a checkpoint. Makes it, durably, if there is none.
 
-    Everybody who wants the same publication shares its request. The next request after an answer has the next number.
+    All requesters of the same publication share one request. After its answer, a new request gets the next number.
     """
     requests = CheckpointRequests(files)
     ids = (publication_request_id(checkpoint, number) for number in count(1))
@@ -31,7 +31,7 @@ def ask_publication(files: Files, checkpoint: CheckpointId) -> RequestId:
 
 @contextmanager
 def answering(files: Files, request: RequestId, mask: Mask = unmasked) -> Iterator[CheckpointId]:
-    """Answers a request for a publication after the block has published its checkpoint. An error of the block is an answer, too.
+    """Answers a request for a publication. The block publishes the checkpoint. If it fails, its error is the answer.
 
     If the process is killed, the request stays open, and another process can answer it.
 
@@ -62,11 +62,11 @@ def answering(files: Files, request: RequestId, mask: Mask = unmasked) -> Iterat
             ) from None
         try:
             yield checkpoint
-            manifest = CheckpointStore(files).kept(checkpoint)  # None if a running pipeline has discarded it since
+            manifest = CheckpointStore(files).kept(checkpoint)  # None if a running pipeline has discarded the checkpoint since
             sinks = checkpointed_sinks(manifest) if manifest is not None else {}
             answer = _answer(request, checkpoint=checkpoint, sinks=sinks)
         except StreamPipelineError as error:
-            with suppress(StreamPipelineError):  # the first error says more
+            with suppress(StreamPipelineError):  # the block's error is raised
                 requests.answer(_answer(request, error=report_error(masked_error(error, mask))))
             raise
         requests.answer(answer)

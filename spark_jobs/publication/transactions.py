@@ -30,7 +30,7 @@ SMALL_FILES = 100_000
 class Transaction(Protocol):
     """The state of a table when the transaction was begun, and the one Delta transaction that can follow.
 
-    Both methods are conditional: they succeed only if the app id's version, the schema and the protocol have not changed since. Rows
+    A commit succeeds only if the app id's version, the schema and the protocol have not changed since then. Rows
     that others have appended do not matter, except for a replacement, for which every other commit is a conflict. A successful call is
     durable on return.
     """
@@ -61,7 +61,7 @@ class Transaction(Protocol):
         Raises:
             ConflictError: Another writer was faster. Nothing was committed.
             OutcomeUnknownError: The rows may be public. Read the version of a newly opened table.
-            StorageError: The storage failed, probably before the commit. Read back in this case, too.
+            StorageError: The storage failed, probably before the commit. Read the version here, too.
             UnsupportedTableError: The table does not accept the rows. Nothing was committed.
         """
         ...
@@ -93,7 +93,7 @@ class DeltaRsTransaction:
         if cut.merge is None:
             self.table.commit((line["add"] for line in lines), self._app, version, commit_info, replace=replace)
             return
-        from spark_jobs.publication.delta_rs_merge import publish_merge  # pyarrow: only where it is needed
+        from spark_jobs.publication.delta_rs_merge import publish_merge  # it loads pyarrow, which only a merge needs
 
         publish_merge(self.table, cut, list(lines), self._app, version, commit_info)
 
@@ -106,11 +106,11 @@ class Publishers:
 
     Args:
         spark: Creates or finds a Spark session. Called once if a sink needs it. None: there is no Spark.
-        at_work: True in a driver: that session runs anyway, and writes the checkpoints of large tables' logs in the background.
+        in_driver: True in a driver. Its session runs anyway, and writes log checkpoints of large tables in the background.
     """
 
-    def __init__(self, spark: "Callable[[], SparkSession] | None" = None, *, at_work: bool = False) -> None:
-        self._spark, self._at_work = spark, at_work
+    def __init__(self, spark: "Callable[[], SparkSession] | None" = None, *, in_driver: bool = False) -> None:
+        self._spark, self._in_driver = spark, in_driver
         self._spark_publisher: SparkPublisher | None = None
         self._checkpointing: dict[str, Future[None]] = {}
         self._one_at_a_time = Lock()
@@ -166,19 +166,19 @@ class Publishers:
         """Writes a checkpoint of a table's log if one is due, so that readers have few commits to read.
 
         This is not part of a publication: call it when all tables are public. Failures are only logged. A driver writes the checkpoint in
-        the background. Only Spark writes that of a large table, which takes seconds and the list of all its files, and that of a table that
-        only Spark can append to. A process that has not started Spark leaves these to others.
+        the background. Two kinds of tables need Spark for it: large ones, where it takes seconds and reads the list of all files, and
+        those that only Spark can append to. A process that has not started Spark leaves them to others.
         """
         uri = table.facts.uri
         if not table.needs_checkpoint():
             return
-        if not self._at_work:
+        if not self._in_driver:
             self._checkpoint(table)
         elif uri not in self._checkpointing or self._checkpointing[uri].done():
             self._checkpointing[uri] = run_in_background(partial(self._checkpoint, table))
 
     def keep_deleted_keys(self, cut: SinkCut, reached: CheckpointId | None) -> None:
-        """Folds the table of a sink's deleted keys if it is due, and writes the checksums of its new files.
+        """Folds the table of a sink's deleted keys if that is due, and writes the checksums of its new files.
 
         This is not part of a publication, so failures are only logged.
 
@@ -208,7 +208,7 @@ class Publishers:
             with self._one_at_a_time:
                 if table.file_count <= SMALL_FILES and not table.obstacles(Publisher.DELTA_RS, SinkMode.APPEND):
                     table.write_checkpoint()
-                elif self._at_work or self._spark_publisher is not None:
+                elif self._in_driver or self._spark_publisher is not None:
                     self._checkpoint_by_spark(uri)
         except (StreamPipelineError, OSError) as error:
             _LOG.warning("no checkpoint of the log of table %s: %s", uri, error)
@@ -220,9 +220,9 @@ class Publishers:
         if self._spark is None:
             raise spark_required(f"Table {uri}")
         if self._spark_publisher is None:
-            # By name, so that an Airflow worker that publishes never loads Spark.
-            made: SparkPublisher = importlib.import_module(_SPARK_MODULE).SparkPublisher(self._spark())
-            self._spark_publisher = made
+            # Imported by name, so that an Airflow worker that publishes never loads Spark.
+            spark_publisher: SparkPublisher = importlib.import_module(_SPARK_MODULE).SparkPublisher(self._spark())
+            self._spark_publisher = spark_publisher
         return self._spark_publisher
 
 

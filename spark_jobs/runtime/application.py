@@ -328,7 +328,7 @@ class Application:
             earlier = _earlier_answer(Channel(self.home), request)
             if earlier is not None:
                 return earlier
-            publishers = Publishers(lambda: spark, at_work=True)
+            publishers = Publishers(lambda: spark, in_driver=True)
             plan = find_plan(spark, publishers)
             decision, facts, start, places, settled = plan.decision, plan.facts, plan.savepoint, plan.places, plan.settled
             cancellation.check()
@@ -529,7 +529,7 @@ class Application:
         stages = [stage for name, stage in self.graph.stages.items() if replaces or name in decision.refreshed]
         if not stages:
             return ()
-        check_replacement(self.pipeline.uuid, stages, places, Publishers(lambda: spark, at_work=True))
+        check_replacement(self.pipeline.uuid, stages, places, Publishers(lambda: spark, in_driver=True))
         return tidying.taken_away(stages, request.accept_data_loss)
 
     def _check_empty_stages(
@@ -544,7 +544,7 @@ class Application:
             return
         empty = [self.graph.stages[StageName(each.stage)] for each in with_fate(fates, Fate.STARTS_EMPTY)]
         again = [stage for stage in empty if stage.begin is BeginAt.EARLIEST and stage.name not in decision.refreshed]
-        check_new_stages(self.pipeline.uuid, again, places, Publishers(lambda: spark, at_work=True))
+        check_new_stages(self.pipeline.uuid, again, places, Publishers(lambda: spark, in_driver=True))
 
     def _begins_now(
         self,

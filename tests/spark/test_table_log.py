@@ -44,7 +44,7 @@ def test_a_log_checkpoint_that_spark_writes_while_the_stages_run_is_read(
     if part_size is not None:
         site.spark.conf.set(PART_SIZE, part_size)
     try:
-        publishers = Publishers(lambda: site.spark, at_work=True)
+        publishers = Publishers(lambda: site.spark, in_driver=True)
         publishers.keep_log_short(expected)
         publishers.finish()
     finally:

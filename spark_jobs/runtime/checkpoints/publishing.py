@@ -2,7 +2,7 @@
 
 Each sink follows in its own order, in its own thread, and waits for no other. Its missing checkpoints become public in one transaction,
 so a slow table skips checkpoints. But readers of several tables need a checkpoint that every table shows. So some checkpoints are common
-ones: every table publishes them. When all tables have one, the newest complete checkpoint becomes the next.
+ones: every table publishes them. When all tables have the common checkpoint, the newest complete one becomes the next common one.
 
 A publication that fails holds all sinks (docs/adr/0025-a-table-that-refuses-blocks-publication.md). Publications that are under way end.
 After that, one thread publishes all sinks, starting with the one that is behind, until it succeeds. While the hold of a refusing table
@@ -61,7 +61,7 @@ class Publishing:
         publisher: Publishes the checkpoints.
         blocking: Record of the blocked publication.
         check_live: Raises if a later attempt is live.
-        begun_at: The checkpoint that the attempt goes on from. It is public where it is due, unless the publication is blocked.
+        begun_at: The checkpoint that the attempt goes on from. It is public in every sink that is due, unless the publication is blocked.
     """
 
     def __init__(
@@ -75,8 +75,9 @@ class Publishing:
         self._own: dict[SinkName, set[CheckpointId]] = {}
         """The checkpoints after :attr:`shown` of which the table has a version, by sink."""
         self._checked: Manifest | None = None
-        """The newest checkpoint that no table has refused so far: sinks may follow up to it."""
+        """The newest checked checkpoint: no table has refused it, so sinks may publish up to it."""
         self._common: Manifest | None = None
+        """The checkpoint that every sink publishes next, or has just published."""
         self._tried = _NONE
         """The newest checkpoint that a blocked publication was tried with."""
         self._under_way: dict[str, _Work] = {}
@@ -87,7 +88,7 @@ class Publishing:
         self._is_resting = False
         self._shown: CheckpointId | None = None if begun_at is None else publisher.shown()
         if begun_at is not None:
-            self._have(begun_at)
+            self._mark_published(begun_at)
 
     @property
     def reached(self) -> Mapping[SinkName, CheckpointId]:
@@ -115,7 +116,7 @@ class Publishing:
             FencedError: A later attempt is live.
             StreamPipelineError: A checkpoint can never become public, or rows that wait may be deleted soon.
         """
-        self._take_up()
+        self._collect_ended()
         if self._failure is not None:
             raise self._failure
         if newest is None or self._is_resting:
@@ -153,11 +154,11 @@ class Publishing:
         if sinks and (self._checked is None or self._checked.checkpoint < newest.checkpoint):
             if _CHECK not in self._under_way:
                 self._reached_before = dict(self._reached)
-            self._begin(_CHECK, newest, partial(self._publisher.check, newest), partial(self._pass, newest))
+            self._begin(_CHECK, newest, partial(self._publisher.check, newest), partial(self._mark_checked, newest))
         for sink in sinks:
             target = self._target(sink)
             if target is not None and sink in target.sinks and self._reached.get(sink, _NONE) < target.checkpoint:
-                reached = partial(self._reach, sink, target)
+                reached = partial(self._mark_reached, sink, target)
                 self._begin(f"sink {sink}", target, partial(self._publisher.publish_sink, target, sink), reached)
 
     def _target(self, sink: SinkName) -> Manifest | None:
@@ -171,7 +172,7 @@ class Publishing:
         if self._refused is not None or self._blocking.is_due() or newest.checkpoint > self._tried:
             tried, self._refused = self._refused or newest, None
             self._tried = tried.checkpoint
-            self._begin(_ALL, tried, partial(self._publish_all, tried), partial(self._have, tried))
+            self._begin(_ALL, tried, partial(self._publish_all, tried), partial(self._mark_published, tried))
 
     def _publish_all(self, manifest: Manifest) -> None:
         self._publisher.publish_all(manifest)
@@ -187,10 +188,11 @@ class Publishing:
         try:
             work()
         except StreamPipelineError:
-            self._check_live()  # otherwise the cause may be files that the live attempt has deleted
+            self._check_live()  # raises if a later attempt is live, which may have deleted the files
             raise
 
-    def _take_up(self) -> None:
+    def _collect_ended(self) -> None:
+        """Takes the results of work that has ended."""
         for name, work in list(self._under_way.items()):
             if work.future.done():
                 del self._under_way[name]
@@ -202,28 +204,28 @@ class Publishing:
                 else:
                     self._failure = self._failure or error
 
-    def _pass(self, checked: Manifest) -> None:
+    def _mark_checked(self, checked: Manifest) -> None:
         self._checked = checked
 
-    def _reach(self, sink: SinkName, manifest: Manifest) -> None:
+    def _mark_reached(self, sink: SinkName, manifest: Manifest) -> None:
         """Records that a sink has its own version of a checkpoint."""
         self._reached[sink] = manifest.checkpoint
         self._own.setdefault(sink, set()).add(manifest.checkpoint)
         following = list(_following(manifest))
         if len(following) < len(manifest.sinks):
-            return  # the others show other checkpoints
+            return  # the other sinks show other checkpoints
         found = set.intersection(*(self._own.get(each, set()) for each in following))
         if found:
             self._shown = max(found)
             self._own = {each: {number for number in own if number > self._shown} for each, own in self._own.items()}
             _LOG.info("checkpoint %d is public in every sink", self._shown)
 
-    def _have(self, manifest: Manifest) -> None:
+    def _mark_published(self, manifest: Manifest) -> None:
         """Records that every sink that is not held has a checkpoint, unless all wait."""
         if not self._blocking.all_wait:
             self._checked = self._common = manifest
             for sink in self._not_held(manifest):
-                self._reach(sink, manifest)
+                self._mark_reached(sink, manifest)
 
     def _not_held(self, manifest: Manifest) -> list[SinkName]:
         return [sink for sink in _following(manifest) if sink not in self._blocking.held]

@@ -27,7 +27,7 @@ _LOG = logging.getLogger(__name__)
 DRAIN_BATCHES_MAX = 1_000
 """Maximum number of drain batches. A longer chain of timers counts as endless."""
 _POLL_S = 1
-"""The time between two looks at a running query."""
+"""The pause between two checks of a running query."""
 BATCHES_WITHOUT_ROWS = "spark.sql.streaming.noDataMicroBatches.enabled"
 _SEVERAL_OPERATORS = "spark.sql.streaming.statefulOperator.allowMultiple"
 
@@ -56,15 +56,17 @@ class StageRun(BuiltStage):
                 self.replan(failure)
 
     def leave_release_to_drain(self) -> None:
-        """Lets Spark run no batch without rows at the end of the input. A drain follows, and releases what that batch would.
+        """Turns off Spark's batch without rows at the end of the input. The drain that follows releases the same rows.
 
-        A stage with timers keeps it: the handlers see the watermark of the rows before they see the end of time.
+        A stage with timers keeps that batch: its handlers must see the watermark of the rows before they see the end of time.
         """
         if not self.has_timers:
             self.frame.sparkSession.conf.set(BATCHES_WITHOUT_ROWS, "false")
 
     def compute_table(self) -> None:
-        """Computes the table of a stage that reads tables, also if an earlier attempt has: its result may lack rows. Can be repeated.
+        """Computes the table of a stage that reads tables. Can be repeated.
+
+        Computes it also if an earlier attempt has done so, because that result may lack rows.
 
         Raises:
             InterruptedRunError: The stage's query failed.
@@ -88,7 +90,7 @@ class StageRun(BuiltStage):
         left = {
             argument
             for argument, bound, line in zip(self.arguments, self.bounds, lines, strict=True)
-            if not (self._may_end(bound) and bound.reached(line))  # the order matters: a producer stages its last row, then ends
+            if not (self._may_end(bound) and bound.reached(line))  # in this order: a producer stages its last row, then ends
         }
         return self.ended | (set(self.arguments) - left)
 
@@ -109,7 +111,7 @@ class StageRun(BuiltStage):
         return [replace(stream, read=replace(stream.read, line=line)) for stream, line in streams if stream is not None]
 
     def left_behind(self, last: BatchId) -> frozenset[InputName]:
-        """Returns the inputs that had ended before batch ``last``, which read empty streams in their place."""
+        """Returns the inputs that had ended before batch ``last``. The batch has read empty streams instead of them."""
         if not self.ended or last == NO_BATCH:
             return frozenset()
         streams = zip(self.arguments, self.spark_log.offsets(last).sources, strict=True)
@@ -133,7 +135,7 @@ class StageRun(BuiltStage):
         for _ in range(DRAIN_BATCHES_MAX):
             last = self.spark_log.last_commit()
             if last == NO_BATCH or not self.spark_log.has_state():
-                return  # nothing to flush; without any input there is also no entry to plan the batch from
+                return  # nothing to flush; and without any batch there is no entry to plan from
             entry = self.spark_log.offsets(last)
             if entry.watermark_ms >= END_OF_TIME_MS and not self.has_timers:
                 return self._check_drained()
@@ -178,7 +180,7 @@ class StageRun(BuiltStage):
     def flush(self) -> None:
         """Ends the stage at its present position: stages all rows of its producers, and drains it. Idempotent.
 
-        Its sources are not read any further, except that a stage with producers may read its sources up to their present end.
+        Sources are not read any further, except that a stage with producers may read its sources up to their present end.
 
         Raises:
             RejectedError: Timers keep setting timers.
@@ -192,7 +194,7 @@ class StageRun(BuiltStage):
             failure = self._run(once=True)
             if failure is not None:
                 self.replan(failure)
-        if self.upstream and not self._is_drained():  # after a drain its sources' next rows would be late
+        if self.upstream and not self._is_drained():  # after a drain, further rows of its sources would be late
             if self._plan_rest_as_drain():
                 self.run_planned()
             else:
@@ -228,8 +230,8 @@ class StageRun(BuiltStage):
     def release(self) -> None:
         """Moves the watermark to its value at the end of the round, and flushes everything that closes by that. Idempotent.
 
-        Spark itself moves a watermark that is not held in one more batch without rows. If an attempt ends before that batch, the next one
-        does not run it, because its query has nothing to read and is not started.
+        Spark itself advances a watermark that is not held in one more batch without rows. If an attempt ends before that batch, the next
+        attempt does not run it, because its query has nothing to read and is not started.
         """
         last = self.spark_log.last_commit()
         target = self._later_watermark(self.watermarks) if self.held else None
@@ -241,9 +243,9 @@ class StageRun(BuiltStage):
         self.run_planned()
 
     def plan_without_ended(self) -> None:
-        """Advances the watermark to that of the inputs that have not ended. The next start of the query runs the batch that does it.
+        """Plans a batch with the watermark of the inputs that have not ended. The next start of the query runs it.
 
-        Spark itself would wait for the next row of each input. A planned batch that has staged nothing gets that watermark.
+        Spark itself would wait for the next row of each input. If a planned batch has staged nothing, it gets that watermark.
         """
         target = self._later_watermark({name: mark for name, mark in self.watermarks.items() if name not in self.ended})
         if target is None:
@@ -316,8 +318,8 @@ class StageRun(BuiltStage):
     def _pending_trigger(self) -> dict[str, bool]:
         """Returns the trigger for a pending batch.
 
-        With ``availableNow`` the query goes on after that batch. This needs a stream that takes the stage's end as its own. Otherwise the
-        query would read beyond an end again, so it runs only that batch.
+        With ``availableNow`` the query goes on after that batch. This needs a stream that stops at the stage's end. Without one the query
+        would read beyond an end again, so it runs only the pending batch.
         """
         stops_at_ends = any(bound.available(line) is not None for bound, _, line in self.ends_of(self.spark_log.last_offsets()))
         return {"availableNow": True} if stops_at_ends else {"once": True}
@@ -443,7 +445,7 @@ class StageRun(BuiltStage):
             self._begin_before_epoch(batch)
 
     def _leave_constraints(self, batch: BatchId, failure: RefusedRowsError) -> None:
-        """Lets the batch be staged without a check of the table's constraints. Its publication checks them, and is blocked."""
+        """Lets the batch be staged without checking the table's constraints. The publication checks them and is blocked."""
         _LOG.warning(
             "stage %s: its table refuses rows of batch %d (%s). The stage stages them and goes on; their publication is blocked.",
             self.stage.name,

@@ -208,7 +208,7 @@ class StageWriter:
     def _check_files(self, session: SparkSession, batch: BatchId, ends: _Ends) -> None:
         """Compares the files of a batch with the pins. Spark leaves out missing files, and reads replaced ones.
 
-        The files that Spark found when it planned the batch are compared in total. Then each file is checked once more.
+        First the total of the files that Spark found when it planned the batch is compared. Then each file is checked.
         """
         run = self.run
         if not any(bound.names_files for bound in run.bounds):
@@ -241,7 +241,7 @@ class StageWriter:
                 stream.kind.check_batch(read, line, stream.losses, self._query, number)
 
     def _check_data_files(self, session: SparkSession, batch: BatchId) -> None:
-        """Compares missing data files of Delta tables with the accepted losses, because Spark leaves out all of them."""
+        """Refuses missing data files of Delta tables that are not accepted losses. Spark leaves out every missing file."""
         lost = self.run.lost_files
         if lost is None:
             return
@@ -366,7 +366,7 @@ class StageWriter:
     def _check_same(self, earlier: StagedBatch, offsets: str, rows: int) -> None:
         """Refuses a second result of a batch if it differs from the first.
 
-        The first result is valid. The second one is only computed for the state.
+        The first result counts. The second is only computed for the state.
         """
         if earlier.offsets == offsets and earlier.rows == rows:
             return
@@ -387,7 +387,7 @@ class StageWriter:
 def _changed_files(session: SparkSession, expected: Mapping[str, ExpectedFile], listed: ListedFiles | None) -> list[str]:
     """Returns descriptions of changed files.
 
-    A file that is deleted after Spark has opened it was read. If Spark has found all files, only existing ones are compared.
+    A file that was deleted after Spark opened it was read. So if Spark found all files, only existing files are compared.
     """
     sizes = [file.size_bytes for file in expected.values()]
     whole = listed is not None and listed.count == len(expected)

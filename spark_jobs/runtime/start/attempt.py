@@ -76,15 +76,15 @@ def begin_attempt(
         request: Start request.
         decision: Decision for the request.
         facts: Past of the home.
-        restore: Savepoint that a new incarnation begins with, if the request does not name it.
+        restore: Savepoint that a new incarnation begins with, if the request does not name that savepoint.
         in_place: True if the earlier attempt's work directory may be continued. Otherwise a new one is built from the checkpoint.
 
     Raises:
-        FencedError: Another process has claimed it, or a later one.
-        ConflictError: An attempt has begun that the decision did not know.
+        FencedError: Another process has claimed the attempt, or a later attempt.
+        ConflictError: Another attempt has begun since the decision.
     """
     host, boot, before = socket.gethostname(), boot_id(), facts.newest_attempt
-    # a checkpoint of the incarnation shows that earlier incarnations are closed
+    # if the incarnation has a checkpoint, the earlier ones are closed
     abandons = before.abandons if before and facts.head is None else ()
     partitions, refreshed = request.state_partitions, tuple[StageName, ...]()
     if isinstance(decision, BeginIncarnation):
@@ -132,7 +132,7 @@ def begin_attempt(
 def why_not_continued(home: Files, request: StartRequest, facts: HomeFacts) -> str | None:
     """Returns the reason why a start does not continue the earlier attempt's work directory, or None if it does.
 
-    Damaged files are another reason, which is found when the attempt begins.
+    Does not look for damaged files: they are found when the attempt begins.
     """
     return why_rebuilt(home, request, facts, boot_id(), SPARK_MINOR)
 
@@ -148,7 +148,7 @@ def build_work_directory(home: Files, attempt: AttemptDocument, facts: HomeFacts
     work = home.below(attempt.work_directory.path)
     if attempt.restored_from is None or (work.names("") and not is_half_built(work)):
         return
-    before = facts.newest_attempt  # None if a home begins with a savepoint
+    before = facts.newest_attempt  # None if the home begins with a savepoint
     others = [*([before.work_directory.path] if before else []), *map(work_path, work_directories(home.names(WORK)))]
     earlier = [home.below(path) for path in dict.fromkeys(others) if path != attempt.work_directory.path]
     local = [files for files in earlier if is_here(files)]

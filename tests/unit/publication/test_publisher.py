@@ -807,7 +807,7 @@ class SparkAtWork(Publishers):
     """Publishers of a driver whose Spark writes checkpoints of logs as soon as the test lets it."""
 
     def __init__(self) -> None:
-        super().__init__(pytest.fail, at_work=True)
+        super().__init__(pytest.fail, in_driver=True)
         self.asked: list[str] = []
         self.begun, self.released = Event(), Event()
 
@@ -862,7 +862,7 @@ def test_a_driver_writes_the_log_checkpoint_of_a_small_table_in_the_background(
         create(table)
 
     monkeypatch.setattr(DeltaTable, "create_checkpoint", waits)
-    publishers = Publishers(pytest.fail, at_work=True)
+    publishers = Publishers(pytest.fail, in_driver=True)
     many_published(pipeline, 2, publishers)
     assert log_checkpoints(pipeline) == []
     released.set()
