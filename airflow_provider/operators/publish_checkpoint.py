@@ -36,14 +36,14 @@ _EXIT_WAIT_S = 10.0
 
 
 class PublishCheckpointOperator(WaitingTask, PipelineOperator):
-    """Publishes checkpoints of one or several pipelines: all of them, or none as far as this can be known before the first row is public.
+    """Publishes checkpoints of one or several pipelines: all of them, or none if a check fails before the first row is public.
 
     First it checks that every checkpoint is complete and that every table can take its rows. If one check fails, it publishes nothing.
     Then it publishes one checkpoint after another, those that need Spark first. After a failure a retry publishes the rest, and each row
-    becomes public once. Pending earlier checkpoints are published together with theirs.
+    becomes public once. Pending earlier checkpoints of a pipeline are published, too.
 
-    It needs no JVM, and takes about a second. If a pipeline publishes with Spark, the task makes a request in the home, and starts a
-    process of the connection's ``python`` that answers it; that Python needs Spark. The triggerer waits for the answer. The request and
+    The task needs no JVM, and takes about a second. If a pipeline publishes with Spark, the task makes a request in the home, and starts a
+    process of the connection's ``python`` that answers it. This Python needs Spark. The triggerer waits for the answer. The request and
     the process outlive the task: a retry waits for the same answer, and starts another process only if none is at work.
 
     Returns as XCom by home the value of :func:`airflow_provider.facts.publication_facts`.
@@ -51,9 +51,9 @@ class PublishCheckpointOperator(WaitingTask, PipelineOperator):
     Args:
         pipelines: A home, several homes, or by home the number of its checkpoint, such as from the XCom of another task. Without a
             number, or with an empty one, the newest checkpoint is published. Homes are inside the connection's home roots. Templated.
-        conf: Spark settings, over the connection's, for a Spark that publishes. Templated as in the operator that runs a pipeline.
-        kwargs: As for :class:`~airflow_provider.operators.pipeline_task.PipelineOperator`, and ``deferrable``: wait in the triggerer for a
-            Spark that publishes, without a worker's slot. In a container that ends with the task, the worker waits instead.
+        conf: Spark settings of a publication with Spark. They override the connection's. Templated as in the operator that runs a pipeline.
+        kwargs: As for :class:`~airflow_provider.operators.pipeline_task.PipelineOperator`, and ``deferrable``: wait in the triggerer
+            for a publication with Spark, without a worker's slot. In a container that ends with the task, the worker waits instead.
 
     Raises:
         PipelineRunRefusedError: A checkpoint or a table cannot be published; Airflow does not retry.
@@ -84,7 +84,7 @@ class PublishCheckpointOperator(WaitingTask, PipelineOperator):
         with raising_airflow_errors():
             refuse_hidden_arguments(self)
             conf = checked_conf(self, self.written_conf, self.conf)
-            wanted = self._wanted()
+            wanted = self._wanted_checkpoints()
             homes = {
                 self.hook.files(home).url: number or _newest_checkpoint(self.hook.files(home)) for home, number in wanted.items()
             }
@@ -94,7 +94,7 @@ class PublishCheckpointOperator(WaitingTask, PipelineOperator):
                 self.hook.check_publishes(conf)
             planned.sort(key=lambda plan: not plan.by_spark)  # a problem with Spark shows before anything else is public
             checkpoints = {plan.files.url: plan.checkpoint for plan in planned}
-            if checkpoints != homes:  # the newest one was not usable, or there is a newer one now
+            if checkpoints != homes:  # the newest checkpoint was not usable, or there is a newer one now
                 record_homes(context, self.conn_id, checkpoints)
             return self._publish(context, checkpoints)
 
@@ -111,7 +111,7 @@ class PublishCheckpointOperator(WaitingTask, PipelineOperator):
             context: The task's context.
             event: The event of the trigger.
             began_at: The start of the try, in seconds since 1970. None in `airflow dags test`, which keeps only the event.
-            checkpoints: By home, the checkpoints that the task publishes, as its first look has chosen them. None as ``began_at``.
+            checkpoints: By home, the checkpoints that the task publishes, as its first look has chosen them. None if ``began_at`` is.
         """
         self._limits = time_limits(self, began_at=began_at)
         with raising_airflow_errors():
@@ -123,12 +123,12 @@ class PublishCheckpointOperator(WaitingTask, PipelineOperator):
             return self.execute(context) if checkpoints is None else self._publish(context, checkpoints)
 
     def on_kill(self) -> None:
-        """Ends a Spark that publishes; a retry publishes the rest. Called from a signal handler."""
+        """Ends the process that publishes with Spark; a retry publishes the rest. Called from a signal handler."""
         self._killed = True
         if self._spark is not None:
             self._spark.stop()
 
-    def _wanted(self) -> dict[str, CheckpointId | None]:
+    def _wanted_checkpoints(self) -> dict[str, CheckpointId | None]:
         given = [self.pipelines] if isinstance(self.pipelines, str) else self.pipelines
         found: Mapping[str, Any] = given if isinstance(given, Mapping) else dict.fromkeys(given)
         if not found:
@@ -166,9 +166,9 @@ class PublishCheckpointOperator(WaitingTask, PipelineOperator):
                 check()
                 time.sleep(_SLICE_S)
         self.log.info("%s %s.", request, "is being answered already" if self._spark is None else "has a process that answers it")
-        ends_with_us = self._spark is not None and container_of_one_task() is not None
+        ends_with_task = self._spark is not None and container_of_one_task() is not None
         wait = RequestWait(files, request, restart_timeout_s=0.0)
-        if self.deferrable and not ends_with_us and is_here(files):  # elsewhere the triggerer may not see the process
+        if self.deferrable and not ends_with_task and is_here(files):  # elsewhere the triggerer may not see the process
             if self._spark is not None:
                 self._spark.detach()
                 self._spark = None  # a signal after the deferral must not end it
@@ -181,7 +181,7 @@ class PublishCheckpointOperator(WaitingTask, PipelineOperator):
 
     def _check_not_killed(self, home: str, checkpoint: CheckpointId) -> None:
         if self._killed:
-            self.on_kill()  # again, because the signal may have come before the process was known
+            self.on_kill()  # again: the signal may have come before the task had started the process
             raise InterruptedRunError(
                 f"The publication of checkpoint {checkpoint} of {home} was killed.",
                 safe="Each row is public once, or not yet.",

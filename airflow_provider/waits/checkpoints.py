@@ -50,7 +50,7 @@ class WantedCheckpoint:
     final: bool
     """Only a final checkpoint counts."""
     run: RunId | None = None
-    """Only a checkpoint of this run counts, or the one in its answer: another run may have finished its round."""
+    """Only a checkpoint of this run counts, or the checkpoint in its answer: another run may have finished the round."""
     newer_than: CheckpointId = ANY_CHECKPOINT
     """Only a checkpoint with a higher number counts."""
     max_age_s: float | None = None
@@ -58,11 +58,11 @@ class WantedCheckpoint:
 
     @property
     def of_a_run(self) -> bool:
-        """True if only the answers can tell which checkpoint it is."""
+        """True if the checkpoint may only be known from the answers."""
         return self.run is not None
 
     def is_recent(self, at: datetime) -> bool:
-        """Returns True if a checkpoint of this time is not too old. One that is too old stays so."""
+        """Returns True if a checkpoint of this time is not too old. A checkpoint that is too old never becomes recent again."""
         return self.max_age_s is None or (datetime.now(UTC) - at).total_seconds() <= self.max_age_s
 
 
@@ -91,7 +91,7 @@ class CheckpointSearch:
         for number in reversed(listing.checkpoints):
             if number <= self._wanted.newer_than:
                 break
-            if number in self._unwanted and not self._answers(number):
+            if number in self._unwanted and not self._is_answer(number):
                 continue
             try:
                 manifest = self._store.manifest(number)
@@ -100,9 +100,9 @@ class CheckpointSearch:
             if self._is_wanted(manifest):
                 return manifest
             self._unwanted.add(number)
-        return self._answer if self._is_of_a_discarded_one(listing) else None
+        return self._answer if self._answers_with_discarded(listing) else None
 
-    def _is_of_a_discarded_one(self, listing: Listing) -> bool:
+    def _answers_with_discarded(self, listing: Listing) -> bool:
         """Returns True if the run's answer names a checkpoint that fits and was discarded."""
         answer = self._answer
         if answer is None or answer.error is not None or answer.checkpoint is None or answer.checkpoint in listing.checkpoints:
@@ -111,11 +111,11 @@ class CheckpointSearch:
             return False
         return answer.checkpoint > self._wanted.newer_than and (answer.ends_round or not self._wanted.final)
 
-    def _answers(self, number: CheckpointId) -> bool:
+    def _is_answer(self, number: CheckpointId) -> bool:
         return self._answer is not None and self._answer.checkpoint == number
 
     def _is_wanted(self, manifest: Manifest) -> bool:
-        asked = self._wanted.run in (None, manifest.run) or self._answers(manifest.checkpoint)
+        asked = self._wanted.run in (None, manifest.run) or self._is_answer(manifest.checkpoint)
         return asked and (manifest.ends_round or not self._wanted.final) and self._wanted.is_recent(manifest.completed_at)
 
 

@@ -41,7 +41,7 @@ class FirstLook:
     live: AttemptDocument | None
     """The newest attempt of any run."""
     live_answered: bool
-    """True if the start request of that attempt has an answer, also if that is an error."""
+    """True if the start request of that attempt has an answer. The answer may be an error."""
     at_work: bool
     """True if a driver works in the home. It may not have begun its attempt yet."""
     starting: StartRequest | None = None
@@ -73,7 +73,7 @@ def first_look(files: Files, run: RunId, start_timeout_s: float | None) -> First
         start_timeout_s: How long a driver may wait in a cluster's queue; None: drivers are processes of this host.
     """
     channel = Channel(files)
-    at_work = driver_at_work(files)  # first: a driver answers before it ends
+    at_work = driver_at_work(files)  # read before the answers, because a driver answers before it ends
     live = channel.attempts.latest()
     if live is not None and claimed_by_another(files, live.request):
         live = None  # the driver at work has not begun its own attempt yet

@@ -1,4 +1,4 @@
-"""Decides when a pipeline has come as far as its task waits for. Reads no home and no clock, so operators and triggers share it."""
+"""Decides when a pipeline has reached the goal of its task. Reads no home and no clock, so operators and triggers share it."""
 
 from enum import StrEnum
 
@@ -20,7 +20,7 @@ class WaitFor(StrEnum):
 
 
 class Goal:
-    """Decides for one attempt whether its task has waited long enough.
+    """Decides for one attempt whether it has reached the goal of its task.
 
     Args:
         wait_for: The event that the task waits for.

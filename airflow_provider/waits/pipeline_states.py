@@ -26,7 +26,10 @@ class StateLook(NamedTuple):
     run: RunId | None
 
     def is_one_of(self, states: frozenset[RunState]) -> bool:
-        """Returns True if the pipeline is in one of these states. A heartbeat may outlive its driver, or announce its end before it."""
+        """Returns True if the pipeline is in one of these states.
+
+        The heartbeat alone does not show this: it may say that an ended driver runs, or that a running driver has ended.
+        """
         return self.state in states and self.at_work is not (self.state in ENDED)
 
 

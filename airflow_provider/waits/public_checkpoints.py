@@ -22,7 +22,7 @@ class PublicCheckpoint:
 
     pipeline: PipelineUuid
     tables: ConsistentVersions
-    """The versions right after it became public."""
+    """The versions of the tables right after the checkpoint became public."""
 
     @property
     def checkpoint(self) -> CheckpointId:
@@ -37,7 +37,7 @@ class PublicationSearch:
 
     Args:
         files: The home.
-        pipeline: The pipeline whose checkpoints were found before; None: none were.
+        pipeline: The pipeline whose checkpoints were found before; None if there are none.
         seen: The newest checkpoint that was found before.
     """
 
@@ -51,7 +51,7 @@ class PublicationSearch:
         """Returns the public checkpoints that were not found before, oldest first.
 
         The first search without ``seen`` returns only the newest one. A checkpoint that became public together with a later one is left
-        out: the later one stands for it.
+        out, because the later one includes it.
 
         Raises:
             StorageError: The home or a table cannot be read.

@@ -1,4 +1,4 @@
-"""Looks at a home while a run is open, and judges the looks. A worker and a trigger share both.
+"""Looks at a home while a run is open, and judges the looks. Workers and triggers use the same code.
 
 Invariants:
 
@@ -161,8 +161,8 @@ class RunWait(HomeWait[RunLook, "StartResponse | Waited"]):
         else:
             self._unseen += 1
         if look.ours_runs or look.status is not None:
-            self._start = None  # it has begun; at_work alone could mean the previous driver
-        # A single look may miss the driver. In a store, looks may be further apart than the allowed silence.
+            self._start = None  # the driver has begun; at_work alone could be the previous driver
+        # One look may miss the driver, and in a store the pause between two looks may be longer than the allowed silence.
         silent = now_s - self._seen_s >= self.limits.silence_s and self._unseen > 1
         if silent and self._start is None:
             raise self._gone(InterruptedRunError, f"has not been seen for {now_s - self._seen_s:.0f} s")
@@ -243,8 +243,8 @@ def look_at_run(files: Files, request: RequestId, driver: LocalDriver | None = N
         driver: The driver, if this process has started it.
 
     Raises:
-        NotFoundError: The home does not contain the request: it is not on this host, or its file system is not mounted. Such a home says
-            nothing about the driver.
+        NotFoundError: The home does not contain the request: it is not on this host, or its file system is not mounted. The state of
+            the driver is then unknown.
         StorageError: The home cannot be read.
     """
     return _look(files, request, driver, read_status(files), Attempts(files).latest, lambda: Channel(files).response(request))
@@ -285,7 +285,7 @@ class RunLooks:
         return _look(self._files, self._request, None, self._status, lambda: self._live, self._answer)
 
     def _answer(self) -> StartResponse | None:
-        """Reads the answer, but only after the first listing with answers: listing a missing directory costs HDFS twice as much."""
+        """Reads the answer, but only if the home has a directory of answers: in HDFS, listing a missing directory costs twice as much."""
         self._has_answers = self._has_answers or RESPONSES in self._files.names("")
         return Channel(self._files).response(self._request) if self._has_answers else None
 
@@ -327,7 +327,7 @@ def _may_be_for(files: Files, request: RequestId, status: Status | None, newest:
 
 
 def _check_is_there(files: Files, request: RequestId, *, may_be_forgotten: bool) -> None:
-    """Refuses a home that is not mounted, and a home whose request was deleted. A home without a sign of the driver passes."""
+    """Refuses a home that is not mounted, and a home whose request was deleted. A home that only lacks a sign of the driver passes."""
     try:
         Channel(files).request(request)
     except NotFoundError as error:
@@ -349,7 +349,7 @@ def _check_is_there(files: Files, request: RequestId, *, may_be_forgotten: bool)
 
 
 def same_run(before: RunLook, now: RunLook) -> bool:
-    """Returns True if two looks differ only in heartbeats and progress, which no task needs every second."""
+    """Returns True if two looks differ only in heartbeats and progress, which no task needs at every look."""
     return _news(before) == _news(now)
 
 
@@ -382,10 +382,11 @@ class WorkerWait(RunWait):
         result = super().judge(look, now_s)
         if result is not None or self.until_seen_s is None:
             return result
-        triggerer_sees_lock = is_here(self.files)  # it may not have the cache of a home in a store
+        triggerer_sees_lock = is_here(self.files)  # the triggerer may not have the cache of a home in a store
         seen = self._is_submitted or look.status is not None or (look.at_work and triggerer_sees_lock)
         return Waited.SEEN if seen or now_s - self.began_s >= self.until_seen_s else None
 
     @property
     def _is_submitted(self) -> bool:
-        return self.driver is not None and self.driver.submits and self.driver.exit_code == 0  # the next look reports a failure
+        # If the submission failed, the next look reports it.
+        return self.driver is not None and self.driver.submits and self.driver.exit_code == 0

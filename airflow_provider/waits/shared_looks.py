@@ -15,8 +15,8 @@ T = TypeVar("T")
 _BACKOFF = 1.5
 """The factor by which the pause grows after a look without a change."""
 _BEATS = 16
-"""A pause is divided into this many parts. Looks begin together on such a beat, because a look in a group costs half as much as one
-alone. A look begins one beat before the end of its pause, so that even after a long pause the triggerer sends the event in time."""
+"""The number of parts, or beats, of a pause. All looks begin on a beat, because looks that begin together cost half as much each. A look
+begins one beat before the end of its pause, so that the triggerer sends the event in time even after a long pause."""
 _LONGEST_S = 3.0
 """The longest pause in a file system, unless the task sets another one."""
 _LONGEST_IN_OBJECT_STORES_S = 30.0
@@ -53,8 +53,8 @@ def pace_at(home: str, shortest_s: float, longest_s: float | None) -> Pace:
         shortest_s: The pause while something changes.
         longest_s: The pause after some time without a change; None: 3 s, and 30 s in an object store.
     """
-    suits_s = _LONGEST_IN_OBJECT_STORES_S if home.startswith("s3:") else _LONGEST_S
-    return Pace(shortest_s, suits_s if longest_s is None else longest_s)
+    default_s = _LONGEST_IN_OBJECT_STORES_S if home.startswith("s3:") else _LONGEST_S
+    return Pace(shortest_s, default_s if longest_s is None else longest_s)
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Looking(Generic[T]):
     """Looks once, in a thread."""
     pace: Pace
     same: Callable[[T, T], bool] = eq
-    """Returns True if two looks show the same, so that no closer look is needed."""
+    """Returns True if two looks show the same state, so that the pause may grow."""
     lasting: bool = True
     """True if the result of the waits stays true. A later wait then begins with the last look."""
 
@@ -87,9 +87,10 @@ class _Poll(Generic[T]):
         self.task = asyncio.create_task(self._run())
 
     def first(self) -> int:
-        """Returns the number of the look after which a new wait begins: it sees the newest look, unless that one has failed.
+        """Returns the number to pass to :meth:`next` for the first look of a new wait.
 
-        If the result may already be outdated, the wait begins with a look that has not started yet.
+        A wait begins with the newest look, unless that look has failed. If its result may be outdated, the wait begins with a look that has
+        not started yet.
         """
         if not self._looking.lasting:
             return self._count + self._is_looking

@@ -1,10 +1,10 @@
 """The storage port in an object store: S3, and stores that speak its protocol.
 
 ``create``: the object is put on condition that the name is free (``If-None-Match``), which the store checks. A larger file is put in
-parts, and has its name when the last part is there. A put with an answer is durable. A put without an answer has written the whole object
-or nothing. Parts of a dead upload are invisible. A rule of the bucket deletes them.
+parts, and is visible when the last part is there. An answered put is durable. A put without an answer has written the whole object or
+nothing. Parts of an abandoned upload are invisible. A rule of the bucket deletes them.
 
-There are no directories: one exists while there is an object below it.
+A store has no directories: a directory exists while there is an object below it.
 """
 
 import re
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import obstore
-from obstore.exceptions import AlreadyExistsError as TakenError
+from obstore.exceptions import AlreadyExistsError as ObjectExistsError
 from obstore.exceptions import BaseError
 
 from spark_jobs.protocol.codec import sha256
@@ -54,7 +54,7 @@ class ObjectStoreFiles:
     Args:
         bucket: Name of the bucket.
         prefix: Prefix of the keys, without slashes around it; empty for the whole bucket.
-        retry_timeout_s: Time for which a call is repeated that gets no answer or whose store is busy.
+        retry_timeout_s: Time for which a call is repeated while the store does not answer or is busy.
         pauses_s: Pauses between tries to create a name that another process is creating, too.
 
     Raises:
@@ -67,9 +67,9 @@ class ObjectStoreFiles:
         self._bucket, self._prefix = bucket, prefix
         self._retry_timeout = timedelta(seconds=retry_timeout_s)
         self._store = open_client(bucket, self._retry_timeout)
-        self._keeps_creates = False
+        self._has_conditional_writes = False
         self._copied: set[str] = set()
-        """The keys of own copies, whose answers say that they are durable, until :meth:`sync`."""
+        """The keys of copies that the store has answered, so that they are durable. :meth:`sync` need not check them."""
 
     @property
     def url(self) -> str:
@@ -85,12 +85,12 @@ class ObjectStoreFiles:
     def create(self, path: str, data: bytes) -> None:
         key = self._key(path)
         with translated_store(self._place(key), writes=True):
-            self._check_creates()
+            self._check_conditional_writes()
             try:
                 self._put_first(key, data)
-            except (BaseError, StorageError) as error:  # whatever the store has answered, the readable content decides
-                found = self._found(key)
-                if found is None and isinstance(error, TakenError):  # another process has deleted it since
+            except (BaseError, StorageError) as error:  # the readable content decides, whatever the store has answered
+                found = self._content(key)
+                if found is None and isinstance(error, ObjectExistsError):  # another process has deleted the object since
                     self.create(path, data)
                 elif found is None:
                     raise
@@ -126,7 +126,7 @@ class ObjectStoreFiles:
                 whole = memoryview(found.bytes())
                 yield from (bytes(whole[at : at + _CHUNK_BYTES]) for at in range(0, size_bytes, _CHUNK_BYTES))
                 return
-            del found  # its body is not read
+            del found  # the body of the answer is not read
             same: GetOptions = {"if_match": e_tag} if e_tag else {}
             for start in range(0, size_bytes, _PART_BYTES):  # each part has its own time limit
                 end = min(start + _PART_BYTES, size_bytes)
@@ -158,7 +158,7 @@ class ObjectStoreFiles:
         key = self._key(directory) if directory else self._prefix or None
         with translated_store(self._place(key or "")):
             listed = obstore.list_with_delimiter(self._store, key)
-        # Consoles create a folder as an empty object of its name and a slash. It is not a file in the folder.
+        # Consoles create a folder as an empty object whose name ends in a slash. It is not a file in the folder.
         files = (path for found in listed["objects"] if (path := found["path"]) != (key or ""))
         paths = [*listed["common_prefixes"], *files]
         return sorted({name for path in paths if not UNFINISHED.fullmatch(name := path.rpartition("/")[2])})
@@ -168,7 +168,7 @@ class ObjectStoreFiles:
         with translated_store(self._place(key or "")):
             objects = [found for page in obstore.list(self._store, key) for found in page]
             above = {found["path"].rpartition("/")[0] for found in objects}
-            # Consoles and Hadoop create a directory as an empty object of its name and a slash, which is listed without the slash.
+            # Consoles and Hadoop create a directory as an empty object whose name ends in a slash. It is listed without the slash.
             keys = [each["path"] for each in objects if each["path"] in above or each["size"] or self._is_there(each["path"])]
         paths = (found.removeprefix(f"{self._prefix}/") if self._prefix else found for found in keys if found not in above)
         return sorted(path for path in paths if not any(map(UNFINISHED.fullmatch, path.split("/"))))
@@ -219,12 +219,12 @@ class ObjectStoreFiles:
             if rest and self._is_there(key):
                 raise taken(self._place(key))
             try:
-                if rest:  # of two simultaneous writers with other bytes, the later one wins
+                if rest:  # if two processes write other bytes at the same time, the later one wins
                     parts = chain((first, rest), passing)
                     obstore.put(self._store, key, parts, chunk_size=_PART_BYTES, max_concurrency=_PARTS_AT_ONCE)
                 else:
                     self._put_first(key, first)
-            except BaseError as error:  # a store may close the connection if it has the object; an answer may be lost
+            except BaseError as error:  # the store may close the connection if the object exists, or an answer was lost
                 if self._is_there(key):
                     raise taken(self._place(key)) from error
                 raise
@@ -232,11 +232,14 @@ class ObjectStoreFiles:
         return copied.digest
 
     def _put_first(self, key: str, data: bytes) -> None:
-        """Puts an object of a new name. A store may refuse both of two simultaneous puts (409), so that neither object exists."""
+        """Puts an object under a new name.
+
+        Tries again if no object exists afterwards: a store may refuse both of two simultaneous puts (409).
+        """
         for pause_s in (*self._pauses_s, None):
             try:
                 obstore.put(self._store, key, data, mode="create", use_multipart=False)
-            except TakenError as error:
+            except ObjectExistsError as error:
                 if self._is_there(key):
                     raise
                 if pause_s is None:
@@ -250,7 +253,7 @@ class ObjectStoreFiles:
             else:
                 return
 
-    def _found(self, key: str) -> bytes | None:
+    def _content(self, key: str) -> bytes | None:
         try:
             return bytes(obstore.get(self._store, key).bytes())
         except FileNotFoundError:
@@ -263,20 +266,20 @@ class ObjectStoreFiles:
             return False
         return True
 
-    def _check_creates(self) -> None:
-        """Refuses a store that accepts a second object of a name. The objects of the check are invisible and deleted afterwards."""
-        if self._keeps_creates:
+    def _check_conditional_writes(self) -> None:
+        """Refuses a store that accepts a second object under one name. Its own test objects are invisible, and it deletes them."""
+        if self._has_conditional_writes:
             return
         probe = self._below_prefix(f".{uuid4().hex}.tmp")
         try:
             obstore.put(self._store, probe, b"first", mode="create", use_multipart=False)
             try:
                 obstore.put(self._store, probe, b"second", mode="create", use_multipart=False)
-            except TakenError:
-                self._keeps_creates = True
+            except ObjectExistsError:
+                self._has_conditional_writes = True
         finally:
             obstore.delete(self._store, [probe])
-        if not self._keeps_creates:
+        if not self._has_conditional_writes:
             raise MissingRequirementError(
                 f"{self._url} does not keep the first of two objects created under one name.",
                 safe="Nothing was left there.",
