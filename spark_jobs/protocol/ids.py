@@ -8,7 +8,7 @@ from spark_jobs.protocol.codec import sha256
 PipelineName = NewType("PipelineName", str)
 PipelineUuid = NewType("PipelineUuid", str)
 IncarnationId = NewType("IncarnationId", str)
-"""A line of attempts that continue each other. A fresh start begins a new one."""
+"""A series of attempts, each of which continues the one before. A fresh start begins a new one."""
 WorkDirectoryId = NewType("WorkDirectoryId", str)
 RunId = NewType("RunId", str)
 """The requester's id of a run. The same id gets the answer of the same round while that answer is kept."""

@@ -256,12 +256,12 @@ class Application:
             yield
         except Exception as error:
             mask = masking(self.parameters.secrets)
-            known = masked_error(self._known(error, mask), mask)
+            known = masked_error(self._as_pipeline_error(error, mask), mask)
             if known is error:
                 raise
             raise known from error
 
-    def _known(self, error: Exception, mask: Mask) -> StreamPipelineError:
+    def _as_pipeline_error(self, error: Exception, mask: Mask) -> StreamPipelineError:
         if isinstance(error, StreamPipelineError):
             return error
         safe = "No file is half-written. Every batch that was staged is kept, and so is a checkpoint that was completed."
@@ -279,9 +279,9 @@ class Application:
         if facts.head is not None:  # an earlier attempt may have died before it recorded its backfills
             LossLedger(self.home).backfill(facts.head)
         unfinished = self._open_requests().roll_forward(facts.head, request)
-        given = self._earlier_answer_of_run(request, facts)
-        if given is not None:
-            return given
+        earlier = self._earlier_answer_of_run(request, facts)
+        if earlier is not None:
+            return earlier
         facts, decision = self._decide(request, facts)
         if isinstance(decision, Answer):
             return self._answer_again(request, decision.manifest, abandoned=decision.manifest.incarnation != facts.incarnation)
@@ -332,7 +332,7 @@ class Application:
             plan = find_plan(spark, publishers)
             decision, facts, start, places, settled = plan.decision, plan.facts, plan.savepoint, plan.places, plan.settled
             cancellation.check()
-            earlier = _earlier_answer(Channel(self.home), request)  # planning also takes long for a folder with many files
+            earlier = _earlier_answer(Channel(self.home), request)  # planning a folder with many files also takes long
             if earlier is not None:
                 return earlier
             leaves_out = bool(request.accept_data_loss or self.graph.skips_what_is_gone)
@@ -345,7 +345,7 @@ class Application:
             )
             mask = masking(self.parameters.secrets)
             afterwards.enter_context(shown(self.home, log_path(attempt.attempt), output_path(attempt.attempt), mask=mask))
-            self._log(stack, attempt.attempt, mask)
+            self._write_log(stack, attempt.attempt, mask)
             self._forget_old(attempt)
             stages, spark_ui = list(self.graph.stages), spark.sparkContext.uiWebUrl
             heartbeat = Heartbeat(self.home, attempt.attempt, attempt.run, stages, spark_ui, mask=mask)
@@ -359,7 +359,7 @@ class Application:
             close_abandoned(self.home, self.pipeline.uuid, attempt, sinks, publishers, tombstones, plan.reached)
             if start:
                 start.close_origin(publishers)
-            round_document = self._round(request, plan, attempt)
+            round_document = self._begin_round(request, plan, attempt)
             LossLedger(self.home).undo(round_document.undoes, round_document.round)
             if start:
                 attempt = start.bring_in(attempt, round_document, self.graph)
@@ -398,7 +398,7 @@ class Application:
             return decision.manifest
         start = self._savepoint_start(request, facts, decision)
         plan = self._plan(request, decision, facts, start, self.start_spark())
-        return replace(plan, gone=self._gone(request, plan))
+        return replace(plan, gone=self._lost_rows(request, plan))
 
     def _decide(self, request: StartRequest, facts: HomeFacts) -> tuple[HomeFacts, Decision]:
         """Returns the facts with the request's savepoint, and the decision."""
@@ -416,8 +416,8 @@ class Application:
         check_names(self.graph, request.accept_data_loss)
         return savepoint_start(self.home, self.pipeline, request, facts, decision)
 
-    def _gone(self, request: StartRequest, plan: StartPlan) -> Sequence[Loss]:
-        """Returns the lost rows of sources that the start would leave out. Empty without a check if its savepoint is in another place."""
+    def _lost_rows(self, request: StartRequest, plan: StartPlan) -> Sequence[Loss]:
+        """Returns the lost rows of sources that the start would leave out. Checks nothing if its savepoint is in another place."""
         decision, state = plan.decision, plan.goes_on_from
         goes_on = decision.round if isinstance(decision, Continue) else None
         read_on = {name: known for name, known in plan.settled.sources.items() if name not in plan.settled.renewed}
@@ -464,7 +464,7 @@ class Application:
         returned = {name: stage.frame.schema for name, stage in planned.stages.items()}
         check_waiting(returned, self._waiting(request, decision, facts), gained_columns(settled.before, settled.sources))
         check_stages(self.graph, session, planned.stages, adopted)
-        losses = self._taken_away(request, decision, places, spark, self._tidying(session))
+        losses = self._losses_by_tidying(request, decision, places, spark, self._tidying(session))
         fates = stage_fates(decision, facts, self.graph.describe())
         self._check_empty_stages(decision, fates, places, spark)
         return StartPlan(
@@ -514,7 +514,7 @@ class Application:
         sources = find_sources(self.graph, session, self.parameters.values, mask, before=known, ended=ended, adopted=adopted)
         return sources, self._settle(request, decision, facts, sources, before, to_renew)
 
-    def _taken_away(
+    def _losses_by_tidying(
         self,
         request: StartRequest,
         decision: Continue | Begin | BeginIncarnation,
@@ -522,7 +522,7 @@ class Application:
         spark: SparkSession,
         tidying: Tidying,
     ) -> Sequence[Loss]:
-        """Checks the tables of stages that are computed again. Returns the losses in files that were tidied away since."""
+        """Checks the tables of stages that are computed again. Returns losses: their input files that were archived or deleted since."""
         if not isinstance(decision, BeginIncarnation):
             return ()
         replaces = decision.on_rewind is OnRewind.REPLACE
@@ -530,7 +530,7 @@ class Application:
         if not stages:
             return ()
         check_replacement(self.pipeline.uuid, stages, places, Publishers(lambda: spark, in_driver=True))
-        return tidying.taken_away(stages, request.accept_data_loss)
+        return tidying.missing_files(stages, request.accept_data_loss)
 
     def _check_empty_stages(
         self,
@@ -564,19 +564,21 @@ class Application:
         return in_sources(state, self.graph, settled, sources, refreshed)
 
     def _earlier_answer_of_run(self, request: StartRequest, facts: HomeFacts) -> StartResponse | None:
-        """Returns the earlier answer of a run, if the pipeline has gone on since and its checkpoint was a stop's or was discarded."""
-        given = Channel(self.home).answer(request.run)
-        if given is None or given.checkpoint is None:
+        """Returns the run's earlier answer if its checkpoint was a stop's or was discarded, and the pipeline has gone on since."""
+        earlier = Channel(self.home).answer(request.run)
+        if earlier is None or earlier.checkpoint is None:
             return None
-        if facts.head is not None and given.checkpoint == facts.head.checkpoint:
-            return None  # it has not gone on: its publication is finished before the answer is repeated
+        if facts.head is not None and earlier.checkpoint == facts.head.checkpoint:
+            return None  # the pipeline has not gone on: this start first finishes the publication, then repeats the answer
         try:
-            kept = CheckpointStore(self.home).kept(given.checkpoint)
-        except CorruptDocumentError:  # a corrupt checkpoint does not count: the run goes on without it
+            kept = CheckpointStore(self.home).kept(earlier.checkpoint)
+        except CorruptDocumentError:  # a corrupt checkpoint does not count: the run continues without it
             return None
         if kept is not None and kept.checkpoint_kind is not CheckpointKind.STOP:
             return None
-        return given.model_copy(update={"request": request.request, "attempt": request.attempt, "answered_at": datetime.now(UTC)})
+        return earlier.model_copy(
+            update={"request": request.request, "attempt": request.attempt, "answered_at": datetime.now(UTC)}
+        )
 
     def _answer_again(self, request: StartRequest, manifest: Manifest, *, abandoned: bool) -> StartResponse:
         """Returns the answer of a run that has its checkpoint, after finishing its publication."""
@@ -592,7 +594,7 @@ class Application:
     def _open_requests(self) -> OpenRequests:
         return OpenRequests(self.home, masking(self.parameters.secrets), self.start_spark)
 
-    def _log(self, stack: ExitStack, live: AttemptNumber, mask: Mask) -> None:
+    def _write_log(self, stack: ExitStack, live: AttemptNumber, mask: Mask) -> None:
         """Writes the driver's log, and limits its size, until ``stack`` closes."""
         log, outputs = log_path(live), (SPARK_LOG, output_path(live))
         stack.enter_context(driver_log(local_path(self.home, log), mask))
@@ -675,7 +677,7 @@ class Application:
             return sources_before(interrupted, facts.head)
         return sources_before(None, goes_on_from(decision, facts))
 
-    def _round(
+    def _begin_round(
         self,
         request: StartRequest,
         plan: StartPlan,
@@ -704,7 +706,7 @@ class Application:
             older = [loss for loss in request.backfill if loss not in carried["losses"]]
             changed |= carried | {"losses": (*carried["losses"], *older), "for_backfill": bool(request.backfill)}
             following = interrupted.model_copy(update=changed)
-            self._take_over(interrupted, following, plan)
+            self._pin_same_ends(interrupted, following, plan)
             return rounds.begin(following)
         LossLedger(self.home).record(attempt.round, attempt, plan.losses, request.accept_data_loss)
         return rounds.begin(
@@ -726,10 +728,10 @@ class Application:
             )
         )
 
-    def _take_over(self, interrupted: RoundDocument, following: RoundDocument, plan: StartPlan) -> None:
+    def _pin_same_ends(self, interrupted: RoundDocument, following: RoundDocument, plan: StartPlan) -> None:
         """Gives a round the pinned ends of the round that it replaces.
 
-        It is called before the round begins, so that no round begins without them if this process dies.
+        It is called before the round begins, so that no round begins without pinned ends if this process dies.
         """
         rounds = Rounds(self.home)
         for source in self.graph.sources.keys() - plan.settled.renewed:

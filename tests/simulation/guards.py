@@ -196,13 +196,13 @@ def _nothing_is_healed(site: Site, patch: pytest.MonkeyPatch) -> None:
 
 def _what_is_staged_goes_back_with_the_state(site: Site, patch: pytest.MonkeyPatch) -> None:
     """Gives every stage the private log of the older checkpoint, too: its later batches are staged again."""
-    real = restore._Line.rebuild_log
+    real = restore._CheckpointChain.rebuild_log
 
-    def rebuild_log(line: restore._Line, work: Any, name: Any, depth: int) -> None:
-        line.manifests = line.manifests[depth:]
-        real(line, work, name, 0)
+    def rebuild_log(chain: restore._CheckpointChain, work: Any, name: Any, depth: int) -> None:
+        chain.manifests = chain.manifests[depth:]
+        real(chain, work, name, 0)
 
-    patch.setattr(restore._Line, "rebuild_log", rebuild_log)
+    patch.setattr(restore._CheckpointChain, "rebuild_log", rebuild_log)
 
 
 def _what_the_parent_names_is_not_looked_at(site: Site, patch: pytest.MonkeyPatch) -> None:

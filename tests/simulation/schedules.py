@@ -310,7 +310,7 @@ class Schedule:
             tables.refusing = None
 
     def _refusal_ends_drivers(self) -> bool:
-        """Returns True if a driver ends when a table refuses: at a final checkpoint, at a stop, or when a rewind closes its line."""
+        """Returns True if a driver ends when a table refuses: at a final checkpoint, at a stop, or when a rewind closes its incarnation."""
         return self.plan.bounded or self.plan.rewinds or bool(self.plan.stops)
 
     def _supervise(self) -> None:

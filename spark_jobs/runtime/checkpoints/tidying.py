@@ -106,7 +106,7 @@ class Tidying:
                 for name, source in left.items():
                     rounds.tidy(self._tidy(manifest, name, source))
 
-    def taken_away(self, stages: Sequence[Stage], accepted: Collection[InputName]) -> list[LostFiles]:
+    def missing_files(self, stages: Sequence[Stage], accepted: Collection[InputName]) -> list[LostFiles]:
         """Returns the files that stages cannot read again, because they were archived or deleted.
 
         Considers only kept rounds.

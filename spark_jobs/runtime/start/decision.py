@@ -109,7 +109,7 @@ class HomeFacts:
     """The attempts that have begun, as far back as they are kept."""
     savepoint: Manifest | None = None
     """The manifest of the request's savepoint, if no attempt has begun with it yet."""
-    taken_up: Manifest | None = None
+    begun_with: Manifest | None = None
     """The manifest of the savepoint that the newest incarnation began with, while it has no checkpoint."""
 
     @property
@@ -188,10 +188,10 @@ def decide(
     refreshed = _still_to_refresh(request, facts, stop, refreshed)
     if latest is None or latest.incarnation != facts.incarnation:
         # an attempt has begun the newest incarnation, and ended before its first round began
-        begun_with = facts.begun_by.adopt_offsets if facts.begun_by else {}
-        if facts.taken_up is not None:
-            _check_change(request, facts.taken_up, "the savepoint", graph)
-        return Begin(facts.newest.round, None, request.adopt_offsets or begun_with)
+        earlier_offsets = facts.begun_by.adopt_offsets if facts.begun_by else {}
+        if facts.begun_with is not None:
+            _check_change(request, facts.begun_with, "the savepoint", graph)
+        return Begin(facts.newest.round, None, request.adopt_offsets or earlier_offsets)
     if request.backfill:
         return _backfill(latest, facts, request, parameters, graph)
     final = facts.last_final
@@ -214,7 +214,7 @@ def decide(
     found = Continue(latest, facts.head.checkpoint if facts.head else None)
     changed = latest.parameters != dict(parameters)
     try:
-        if not _replaces(request):
+        if not _allows_replacement(request):
             check_parameters(latest, parameters)
         _check_ending(latest, request)
         _check_adoption(latest, request, {source: adopted.checkpoint for source, adopted in latest.adopted.items()})
@@ -273,8 +273,8 @@ def _not_with_backfill() -> RejectedError:
     )
 
 
-def _replaces(request: StartRequest) -> bool:
-    """Returns True if an interrupted round may be replaced by one with other parameters, because it cannot finish unchanged."""
+def _allows_replacement(request: StartRequest) -> bool:
+    """Returns True if the request allows to replace an interrupted round, which cannot finish, by one with other parameters."""
     return bool(request.new_sources or request.accept_data_loss)
 
 
@@ -306,7 +306,7 @@ def replace_round(decision: Decision, facts: HomeFacts) -> Begin | BeginIncarnat
     number = _next_round(facts)
     if isinstance(decision, Begin) and decision.parent is not None:
         return decision
-    if facts.head is None and facts.taken_up is not None and facts.begun_by is not None:
+    if facts.head is None and facts.begun_with is not None and facts.begun_by is not None:
         return _with_the_same_savepoint(number, facts)
     if facts.head is None:
         offsets = dict(decision.adopt_offsets) if isinstance(decision, Begin) else {}
@@ -447,13 +447,13 @@ def _change(
         RejectedError: The round was interrupted. Only the code that has begun it can finish it.
     """
     begun_by = facts.begun_by
-    if stop is None and facts.taken_up is not None and not facts.staging and begun_by and begun_by.restore:
-        _check_change(request, facts.taken_up, "the savepoint", graph)
+    if stop is None and facts.begun_with is not None and not facts.staging and begun_by and begun_by.restore:
+        _check_change(request, facts.begun_with, "the savepoint", graph)
         return _with_the_same_savepoint(_next_round(facts), facts)
     if stop is None:
         raise _changed_midway(latest, facts, graph)
     changed = _changed_parameters(latest, parameters)
-    if changed and not _replaces(request):
+    if changed and not _allows_replacement(request):
         raise _other_parameters(latest, parameters, changed)
     _check_ending(latest, request)
     _check_adoption(latest, request, {})
@@ -465,13 +465,13 @@ def _change(
 def goes_on_from(decision: Continue | Begin | BeginIncarnation, facts: HomeFacts) -> Manifest | None:
     """Returns the checkpoint whose state a start continues, or None."""
     if isinstance(decision, BeginFromSavepoint) and decision.checkpoint is None:
-        return facts.taken_up if decision.restore else facts.savepoint
+        return facts.begun_with if decision.restore else facts.savepoint
     if isinstance(decision, BeginIncarnation) and not isinstance(decision, BeginFromSavepoint):
         return None
     number = decision.checkpoint if isinstance(decision, BeginFromSavepoint) else decision.parent
     refreshed = decision.refreshed if isinstance(decision, BeginFromSavepoint) else ()
     kept = [manifest for manifest in (facts.head, facts.restored) if manifest is not None and manifest.checkpoint == number]
-    return without_stages(kept[0], refreshed) if kept else facts.taken_up
+    return without_stages(kept[0], refreshed) if kept else facts.begun_with
 
 
 def check_spark(
@@ -517,7 +517,7 @@ def stage_fates(decision: Decision, facts: HomeFacts, graph: Mapping[str, Any]) 
     before = goes_on_from(decision, facts)
     if before is None:
         return fates(graph if isinstance(decision, Continue) else {}, graph)
-    begins = isinstance(decision, BeginFromSavepoint) or before is facts.taken_up
+    begins = isinstance(decision, BeginFromSavepoint) or before is facts.begun_with
     return fates(before.graph if begins else graph, graph)
 
 

@@ -66,7 +66,7 @@ def look_at_savepoint(request: StartRequest, facts: HomeFacts) -> HomeFacts:
     begun_by = facts.begun_by
     if facts.head is None and not request.fresh and begun_by is not None and begun_by.restore is not None:
         manifest = read_savepoint(open_place(begun_by.restore.savepoint))[1]
-        return replace(facts, taken_up=without_stages(manifest, facts.newest.refreshed))
+        return replace(facts, begun_with=without_stages(manifest, facts.newest.refreshed))
     return facts
 
 

@@ -106,20 +106,20 @@ def restore(
     """
     if is_whole(work, manifest):
         return {}
-    line = _Line(home, manifest)
+    chain = _CheckpointChain(home, manifest)
     _begin(work, manifest)
     found, oldest = {}, 0
     for name in manifest.stages:
         copies = StateCopies(home, SparkLog(work, checkpoint_directory(name)), second_copy)
-        depth, found[name] = line.restore_state(name, copies, local)
+        depth, found[name] = chain.restore_state(name, copies, local)
         oldest = max(oldest, depth)
         _LOG.info(
             "stage %s is restored from checkpoint %d: %d files (%d bytes) from a local copy, %d files (%d bytes) from the home",
-            name, line.manifests[depth].checkpoint, found[name].local_files, found[name].local_bytes, found[name].home_files,
+            name, chain.manifests[depth].checkpoint, found[name].local_files, found[name].local_bytes, found[name].home_files,
             found[name].home_bytes,
         )  # fmt: skip
     for name, cut in manifest.stages.items():
-        line.rebuild_log(work, name, oldest)
+        chain.rebuild_log(work, name, oldest)
         if rescale:
             rescale(name, cut)
     with step(Step.RESTORE_END):
@@ -127,7 +127,7 @@ def restore(
     return found
 
 
-class _Line:
+class _CheckpointChain:
     """A checkpoint and its kept predecessors without a gap. The state can be computed again from each of them."""
 
     def __init__(self, home: Files, manifest: Manifest) -> None:

@@ -1,6 +1,6 @@
 """Decides whether a pipeline may go on from a savepoint into a table with later rows, and closes the incarnation that has published them.
 
-A *line* is an incarnation in the table of one sink: the checkpoints that are published there under one app id.
+An incarnation publishes its checkpoints into the table of a sink under an app id of its own.
 """
 
 from collections import defaultdict
@@ -57,12 +57,14 @@ class SavepointTables:
                         self.kept[sink] = cut
 
     def decide(self, *, keep: bool, again: bool, take: bool = False) -> dict[AppId, CheckpointId | None]:
-        """Returns the position of the savepoint's own line in each kept table, after all checks. Writes nothing.
+        """Returns the newest public checkpoint of the savepoint's own incarnation in each kept table, after all checks.
+
+        Writes nothing.
 
         Args:
             keep: True if rows that were published after the savepoint may stay.
-            again: True if an earlier attempt may have closed the savepoint's own line already.
-            take: True if staged, unpublished rows are published before that line is closed.
+            again: True if an earlier attempt may have closed the savepoint's own incarnation already.
+            take: True if staged, unpublished rows are published before that incarnation is closed.
 
         Raises:
             RejectedError: Rows after the savepoint are public, and the request does not allow them; or staged rows before it would never
@@ -173,12 +175,12 @@ class SavepointTables:
             refuse_changed(open_table(self.kept[sink].table), sink, [self._opened.manifest])
 
     def _refuse_lost(self, sink: SinkName, cut: SinkCut, before: OpenTable | None) -> None:
-        """Refuses to go on after staged, unpublished rows: no later line would publish them.
+        """Refuses to go on after staged, unpublished rows: no later incarnation would publish them.
 
         Args:
             sink: Sink of the savepoint.
             cut: Cut of the sink.
-            before: Table of the sink while the savepoint's own line could publish; None if it is not known.
+            before: Table of the sink while the savepoint's own incarnation could publish; None if it is not known.
         """
         number = self._opened.manifest.checkpoint
         rows = self._pending_rows(sink, cut, before)
@@ -230,13 +232,13 @@ def _before_closing(table: OpenTable, app: AppId) -> OpenTable | None:
 class _Since:
     """The publications into a sink's table since a savepoint was taken.
 
-    The table has the lines that have published, with their checkpoints. The home's manifests show whether those had rows. If a manifest is
-    missing, or the table's log was cleaned, there may be rows.
+    The table has the app ids of the incarnations that have published, with their checkpoints. The home's manifests show whether those
+    checkpoints had rows. If a manifest is missing, or the table's log was cleaned, there may be rows.
 
     Args:
         home: The home that goes on.
         table: Its present table.
-        before: The table when the savepoint's own line was closed; None if it is not known.
+        before: The table when the savepoint's own incarnation was closed; None if it is not known.
     """
 
     home: Files
@@ -250,7 +252,7 @@ class _Since:
         """Returns a description of later checkpoints' rows in the table, or None if it has none.
 
         Args:
-            again: True if an earlier attempt may have closed the savepoint's own line already.
+            again: True if an earlier attempt may have closed the savepoint's own incarnation already.
         """
         if self.before is None:
             return "may have rows of later checkpoints: its log does not reach back to the closing of their incarnation"
@@ -268,7 +270,7 @@ class _Since:
         return None if again or self._closed_here() else "may have rows of a start that has closed the savepoint's incarnation"
 
     def _others(self, before: OpenTable) -> list[AppId]:
-        """Returns the home's other lines that have published into the table since ``before``."""
+        """Returns the app ids of the home's other incarnations that have published into the table since ``before``."""
         names: defaultdict[IncarnationId, set[SinkName]] = defaultdict(set)
         for each in Rounds(self.home).all():
             names[each.incarnation] |= {
@@ -287,7 +289,7 @@ class _Since:
         return self.savepoint.incarnation in Attempts(self.home).incarnations()[:-1]
 
     def _newest_adding(self, app: AppId, reached: CheckpointId | None, after: CheckpointId | None) -> str | None:
-        """Returns a description of a line's rows after ``after`` (None: from the beginning) up to ``reached``.
+        """Returns a description of an app id's rows after ``after`` (None: from the beginning) up to ``reached``.
 
         A checkpoint is published into every sink, even without rows for it.
         """
@@ -299,7 +301,7 @@ class _Since:
             chain = []
         chain = [each for each in chain if each.origin is None]  # an imported savepoint publishes nothing
         cuts = {each.checkpoint: cut for each in chain for cut in each.sinks.values() if cut.app == app}
-        if not chain or len(cuts) < len(chain):  # missing, or of another line with the same numbers
+        if not chain or len(cuts) < len(chain):  # missing, or of another incarnation with the same numbers
             return f"may have rows of checkpoints up to {reached}"
         newest = max((checkpoint for checkpoint, cut in cuts.items() if _adds(cut)), default=None)
         return None if newest is None else f"has rows of checkpoint {newest}"

@@ -5,8 +5,8 @@ Invariants:
 1. The savepoint is only read. It is verified before anything is written, and each file again while it is copied.
 2. Its checkpoint becomes one of the home: the first of the incarnation, with the next free number and nothing to publish. Then the start
    restores from it, as after every loss of a work directory.
-3. No start goes on into a table that the savepoint's own line has published into if rows would be there twice or not at all. That line is
-   closed first, on condition that its position has not changed since this was decided.
+3. No start goes on into a table that the savepoint's own incarnation has published into if rows would be there twice or not at all. That
+   incarnation is closed first, on condition that it has published nothing since this was decided.
 """
 
 import logging
@@ -92,8 +92,8 @@ class Beginning:
         staged_in: URI of the directory for a stage's staged rows, by stage. Other stages of the savepoint are left behind.
         kept: Stages whose rows go into the same table as those of the savepoint.
         remembering: Sinks whose deleted keys come from the savepoint.
-        unpublished: Sinks whose rows are carried over, with the newest checkpoint that the savepoint's own line has published.
-            An unfinished round has staged these rows, and no checkpoint of that line publishes them.
+        unpublished: Sinks whose rows are carried over, with the newest checkpoint that the savepoint's own incarnation has published.
+            An unfinished round has staged these rows, and no checkpoint of that incarnation publishes them.
     """
 
     home: Files

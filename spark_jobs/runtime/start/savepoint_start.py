@@ -77,7 +77,9 @@ class SavepointStart:
         return replace(opened, manifest=without_stages(opened.manifest, self._refreshed))
 
     def check(self, places: Mapping[SinkName, TablePlace]) -> Mapping[AppId, CheckpointId | None]:
-        """Checks the tables. Returns the position of the savepoint's own line in those that it shares with this start. Writes nothing.
+        """Checks the tables. Returns the newest public checkpoint, by app id, in those that the savepoint shares with this start.
+
+        Writes nothing.
 
         Raises:
             RejectedError: The public rows do not allow a start from the savepoint.
@@ -195,7 +197,7 @@ def savepoint_start(
         manifest = goes_on_from(decision, facts)
         assert manifest is not None
         return SavepointStart(home, pipeline, OpenedSavepoint(home, None, manifest), refreshed=decision.refreshed)
-    again = facts.taken_up is not None
+    again = facts.begun_with is not None
     by = facts.begun_by if again else request
     if by is None or by.restore is None or (facts.savepoint is None and not again):
         return None

@@ -29,7 +29,7 @@ class StartPlan:
     savepoint: SavepointStart | None
     """The savepoint that it begins with."""
     reached: Mapping[AppId, CheckpointId | None] | None
-    """The position of the savepoint's own line in the tables that it shares with this start."""
+    """The newest public checkpoint of the savepoint's incarnation in the tables that it shares with this start, by app id."""
     places: Mapping[SinkName, TablePlace]
     """The places of the sinks' tables."""
     tables: Mapping[SinkName, PlannedTable]

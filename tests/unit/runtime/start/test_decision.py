@@ -274,7 +274,7 @@ class TestAChangedPipeline:
     def test_that_has_begun_and_died_goes_on_with_its_savepoint(self) -> None:
         begun = attempt(2, "b", 2, "two", restore=RestoreFrom(savepoint="file:///checkpoint-7"))
         asked = request("b", 2, restore=begun.restore)
-        home = replace(facts([attempt(1, "a", 1), begun], round_document(1, "a"), begun_by=asked), taken_up=manifest(7, 1))
+        home = replace(facts([attempt(1, "a", 1), begun], round_document(1, "a"), begun_by=asked), begun_with=manifest(7, 1))
         found = decide(request("c"), home, PARAMETERS, MORE)
         assert found == Begin(RoundNumber(2), None)
         assert [str(each) for each in stage_fates(found, home, MORE)] == ["hourly continues", "daily starts empty"]
@@ -283,17 +283,17 @@ class TestAChangedPipeline:
         with_new_sources = replace_round(found, home)
         assert isinstance(with_new_sources, BeginFromSavepoint)
         assert with_new_sources.restore == begun.restore
-        assert goes_on_from(with_new_sources, home) == home.taken_up
+        assert goes_on_from(with_new_sources, home) == home.begun_with
 
     def test_that_has_planned_no_batch_may_change_again(self) -> None:
         begun = attempt(2, "b", 2, "two", restore=RestoreFrom(savepoint="file:///checkpoint-7"))
         asked = request("b", 2, restore=begun.restore)
         latest = round_document(2, "b", "two", graph=MORE)
         home = facts([attempt(1, "a", 1), begun], latest, begun_by=asked, staging=False)
-        home = replace(home, taken_up=manifest(7, 1))
+        home = replace(home, begun_with=manifest(7, 1))
         found = decide(request("c"), home, PARAMETERS, GRAPH)
         assert isinstance(found, BeginFromSavepoint)
-        assert (found.restore, found.checkpoint, goes_on_from(found, home)) == (begun.restore, None, home.taken_up)
+        assert (found.restore, found.checkpoint, goes_on_from(found, home)) == (begun.restore, None, home.begun_with)
         with pytest.raises(RejectedError, match="differ") as caught:
             decide(request("c"), replace(home, staging=True), PARAMETERS, GRAPH)
         assert "--restore file:///checkpoint-7" in caught.value.remedy
@@ -586,7 +586,7 @@ class TestAFullRefresh:
         begun = attempt(2, "b", 2, "two", restore=RestoreFrom(savepoint="file:///checkpoint-7"), refreshed=("daily",))
         asked = request("b", 2, restore=begun.restore, **self.ASKED)
         taken = without_stages(with_graph(manifest(7, 1), self.TWO), begun.refreshed)
-        home = replace(facts([attempt(1, "a", 1), begun], round_document(1, "a"), begun_by=asked), taken_up=taken)
+        home = replace(facts([attempt(1, "a", 1), begun], round_document(1, "a"), begun_by=asked), begun_with=taken)
         found = decide(request("b", **self.ASKED), home, PARAMETERS, self.TWO, self.DAILY)
         assert found == Begin(RoundNumber(2), None)
         assert [str(each) for each in stage_fates(found, home, self.TWO)] == ["hourly continues", "daily starts empty"]
