@@ -1,4 +1,4 @@
-"""DAGs that run when tables have changed, and ask the pipeline's home for one cut over all of them. Two ways to be told."""
+"""DAGs that run when tables have changed, by either of two events. They read one cut over all tables from the pipeline's home."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -23,7 +23,7 @@ CONSUMERS: dict[str, tuple[str, Any, str]] = {
     ),
 }
 
-for dag_id, (home, asset, told) in CONSUMERS.items():
+for dag_id, (home, asset, emitted_by) in CONSUMERS.items():
     with DAG(
         dag_id,
         description=f"Reads the tables that {home} has made public",
@@ -35,10 +35,10 @@ for dag_id, (home, asset, told) in CONSUMERS.items():
         doc_md=f"""
         ### After a publication of `{home}`
 
-        {told} This DAG runs on the events and counts the rows of each table in the version that belongs to the newest checkpoint
+        {emitted_by} This DAG runs on the events and counts the rows of each table in the version that belongs to the newest checkpoint
         which is public everywhere.
 
-        Events coalesce: several publications may be one run of this DAG, and a table may have moved on meanwhile. So the versions
+        Events coalesce: several publications may be one run of this DAG, and a table may have newer versions by then. So the versions
         come from the pipeline's home, not from the events.
 
         Needs the connection `stream_pipeline_default`; the home is `{home}` in its first home root.

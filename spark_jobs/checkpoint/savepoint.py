@@ -7,9 +7,9 @@ moved. It shares no file with the home, so damage to one does not damage the oth
 Invariants:
 
 1. A savepoint exists if and only if ``savepoint.json`` does. It is written when all named files are durable, and deleted first.
-2. A directory is used only if it is empty, or if this very savepoint was begun there. Several processes may write the same one: none
-   deletes a correct file, so the first one that finishes has finished it for all. A begun savepoint is deleted only after its request was
-   answered with an error: then nobody will be told that it is complete.
+2. A directory is used only if it is empty, or if this very savepoint was begun there. Several processes may write the same savepoint:
+   none deletes a correct file, so when the first process finishes, the savepoint is complete for all. An incomplete savepoint is deleted
+   only after its request was answered with an error: no later answer can say that it is complete.
 3. The manifest decides which checkpoints' rows it has. Later publications do not matter.
 """
 
