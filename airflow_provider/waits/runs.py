@@ -20,7 +20,7 @@ from airflow_provider.waits.goals import Goal
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.liveness import claimed_request, is_elsewhere, is_fresh, is_locked
-from spark_jobs.control.old_starts import STARTS_KEPT
+from spark_jobs.control.old_starts import RUNS_KEPT, STARTS_KEPT
 from spark_jobs.control.status import read_status
 from spark_jobs.home.layout import RESPONSES
 from spark_jobs.protocol.documents import AttemptDocument, StartResponse, Status
@@ -50,7 +50,7 @@ class Waited(Enum):
     """The reason why a worker stops waiting for an attempt without an answer."""
 
     SEEN = "seen"
-    """The driver is at work. The triggerer continues the wait."""
+    """The driver was seen, or the time for its first sign is over. The triggerer continues the wait."""
     ENDED_BY_ANOTHER = "ended_by_another"
     """The previous owner has cancelled the attempt, so the next attempt begins."""
     RESTARTS = "restarts"
@@ -334,7 +334,7 @@ def _check_is_there(files: Files, request: RequestId, *, may_be_forgotten: bool)
         if may_be_forgotten:
             raise InterruptedRunError(
                 f"{request} in {files.url} was deleted: {STARTS_KEPT} later starts were requested since.",
-                exists="Its run has a newer answer, or 1,000 other runs were answered since.",
+                exists=f"Its run has a newer answer, or {RUNS_KEPT:,} other runs were answered since.",
                 remedy="A retry of the task returns the newest answer of its run, or runs it again.",
                 home=files.url,
                 request=request,

@@ -389,7 +389,7 @@ def _publish_sink(
 def _keep_deleted_keys(cut: SinkCut, table: OpenTable, publishers: Publishers) -> None:
     """Folds the deleted keys of a sink while no other process publishes into the table.
 
-    A failure is only logged: the next publication repeats it.
+    A failure is only logged: the next publication tries again.
     """
     if cut.merge is None or cut.merge.tombstones is None:
         return
@@ -539,7 +539,7 @@ def _table_lock(table: str, *, is_needed: bool) -> Iterator[None]:
 
 
 def _commit_or_confirm(commit: Callable[[], None], table: str, app: AppId, version: CheckpointId) -> None:
-    """Runs ``commit``. Ignores an error if the table has the version afterwards."""
+    """Runs ``commit``. Ignores an error if the table has the app id's new version afterwards."""
     try:
         commit()
     except (OutcomeUnknownError, StorageError):

@@ -38,7 +38,7 @@ from spark_jobs.storage.forks import OneProcess
 
 T = TypeVar("T")
 _TRIES_IN_TIME = 4
-"""Number of calls in a row that may have no answer. Another name node or another connection may answer."""
+"""Number of calls in a row that may remain unanswered, because another name node or another connection may answer."""
 _DATA_NODE_S = 60.0
 """Time that the library waits for a data node before it goes on without it."""
 _PAUSES_S = (0.1, 2.0)
@@ -138,7 +138,7 @@ class HdfsClient:
 
     Args:
         authority: ``host:port``, a name service of the Hadoop settings, or empty for their default file system.
-        retry_timeout_s: Time for which an operation is repeated that gets no answer or whose name node is not ready.
+        retry_timeout_s: Time for which an operation is repeated while the name node does not answer or is not ready.
 
     Raises:
         InvalidParameterError: There is no such name service, or no default file system; or the settings cannot be read.
@@ -234,8 +234,8 @@ def _changed_at_ns(path: str) -> int | None:
 class Calls:
     """The calls of one operation, which is repeated as a whole if it had no answer.
 
-    No call begins later than the client's ``retry_timeout_s`` after the first failed one, unless the name node answers again. No call waits
-    longer than a quarter of that time, or a minute longer if it moves data, because a data node may be gone.
+    No call begins later than the client's ``retry_timeout_s`` after the first failed call, unless the name node answers again. A call waits
+    at most a quarter of that time. A call that moves data waits up to a minute longer, because a data node may be gone.
     """
 
     def __init__(self, client: HdfsClient) -> None:

@@ -66,9 +66,10 @@ class _Logged:
 
 
 class Heartbeat:
-    """Keeps ``status.json`` up to date while the context is open, and writes every change of state at once.
+    """Keeps ``status.json`` up to date while the context is open.
 
-    A failed write is logged, never raised.
+    The file is written at once if something about the whole attempt changes or a stage fails, and otherwise at regular intervals. A failed
+    write is logged, never raised.
 
     Args:
         files: Files of the home.

@@ -338,7 +338,7 @@ class StageWriter:
     def _facts(self, batch: BatchId) -> BatchFacts:
         facts = batch_facts(self._query)
         if self.run.held and self.run.spark_log.offsets(batch).watermark_ms == 0:
-            # a query whose first batch has no event times loses a watermark before 1970, and would close windows too early
+            # if its first batch has no event times, a query loses a watermark before 1970, and would close windows too early
             forgotten = batch > 0 and self.run.spark_log.offsets(BatchId(batch - 1)).watermark_ms < 0
             if forgotten or facts.late_rows > 0:
                 raise BeforeEpochError
