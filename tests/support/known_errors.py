@@ -334,9 +334,9 @@ FOLLOWED: Mapping[str, str] = {
     "FAILED_READ_FILE.FILE_NOT_EXIST": "tests/spark/test_data_loss.py"
     "::test_an_interrupted_round_goes_on_with_the_remaining_input_once_the_loss_is_accepted",
     "FAILED_READ_FILE": "tests/spark/test_input_cells.py::test_an_interrupted_round_handles_each_change_of_its_source_as_documented",
-    "FAILED_READ_FILE.PARQUET_COLUMN_DATA_TYPE_MISMATCH": "tests/spark/test_what_was_pinned.py"
+    "FAILED_READ_FILE.PARQUET_COLUMN_DATA_TYPE_MISMATCH": "tests/spark/test_changed_pinned_files.py"
     "::test_an_unreadable_file_is_not_retried_and_another_file_can_replace_it",
-    "FAILED_READ_FILE.CANNOT_READ_FILE_FOOTER": "tests/spark/test_what_was_pinned.py"
+    "FAILED_READ_FILE.CANNOT_READ_FILE_FOOTER": "tests/spark/test_changed_pinned_files.py"
     "::test_an_unreadable_file_is_not_retried_and_another_file_can_replace_it",
     "KAFKA_DATA_LOSS": "tests/spark/test_data_loss.py"
     "::test_an_interrupted_round_goes_on_with_the_remaining_input_once_the_loss_is_accepted",

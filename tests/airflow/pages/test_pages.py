@@ -244,7 +244,7 @@ def test_the_page_of_a_refused_publication_claims_nothing_about_its_tables(
     monkeypatch.setattr("airflow_provider.operators.publish_checkpoint.plan_publication", refused)
     text = viewer.page(publish(homes, "airflow/publishing/nightly/run")["tables"])
     assert "<p>Checkpoint 1.</p>" in text
-    assert "not told: this task has not succeeded" in text
+    assert "unknown: this task has not succeeded" in text
 
 
 def test_the_page_says_that_a_home_is_on_another_host(homes: Homes, viewer: Browser, answered: dict[str, str]) -> None:
