@@ -1,5 +1,6 @@
 """One Spark session for all tests of a process, and the inputs that they share."""
 
+import gc
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -37,6 +38,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = start_session("tests", conf, jars=session_jars())
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _freed() -> Iterator[None]:
+    """Frees the queries and frames of a module. Python seldom looks for cycles, and Java keeps whatever Python has not freed."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture(scope="session")
