@@ -10,12 +10,12 @@ A store has no directories: a directory exists while there is an object below it
 import re
 import time
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, suppress
 from datetime import timedelta
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
 import obstore
@@ -36,7 +36,7 @@ from spark_jobs.storage.os_errors import taken, translated
 from spark_jobs.storage.paths import UNFINISHED, parts_below
 
 if TYPE_CHECKING:
-    from obstore import GetOptions
+    from obstore import GetOptions, ObjectMeta
 
 _CHUNK_BYTES = 1 << 20
 _PART_BYTES = 8 << 20
@@ -44,6 +44,7 @@ _PARTS_AT_ONCE = 2
 """Number of parts of one file in memory. Several files are copied at the same time."""
 _PAUSES_S = (0.1, 0.4, 1.6)
 _UNNAMEABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+T = TypeVar("T")
 
 
 class ObjectStoreFiles:
@@ -87,22 +88,20 @@ class ObjectStoreFiles:
         with translated_store(self._place(key), writes=True):
             self._check_conditional_writes()
             try:
-                self._put_first(key, data)
-            except (BaseError, StorageError) as error:  # the readable content decides, whatever the store has answered
+                found = self._put_first(key, data, self._content)
+            except (BaseError, StorageError):  # the readable content decides, whatever the store has answered
                 found = self._content(key)
-                if found is None and isinstance(error, ObjectExistsError):  # another process has deleted the object since
-                    self.create(path, data)
-                elif found is None:
+                if found is None:
                     raise
-                elif found != data:
-                    raise AlreadyExistsError(
-                        f"{self._place(key)} exists with other contents.",
-                        safe="The object was not changed.",
-                        remedy="Read the object and decide again.",
-                        path=self._place(key),
-                        expected=sha256(data),
-                        found=sha256(found),
-                    ) from error
+            if found is not None and found != data:
+                raise AlreadyExistsError(
+                    f"{self._place(key)} exists with other contents.",
+                    safe="The object was not changed.",
+                    remedy="Read the object and decide again.",
+                    path=self._place(key),
+                    expected=sha256(data),
+                    found=sha256(found),
+                )
 
     def replace(self, path: str, data: bytes) -> None:
         key = self._key(path)
@@ -222,8 +221,8 @@ class ObjectStoreFiles:
                 if rest:  # if two processes write other bytes at the same time, the later one wins
                     parts = chain((first, rest), passing)
                     obstore.put(self._store, key, parts, chunk_size=_PART_BYTES, max_concurrency=_PARTS_AT_ONCE)
-                else:
-                    self._put_first(key, first)
+                elif self._put_first(key, first, self._head) is not None:
+                    raise taken(self._place(key))
             except BaseError as error:  # the store may close the connection if the object exists, or an answer was lost
                 if self._is_there(key):
                     raise taken(self._place(key)) from error
@@ -231,17 +230,18 @@ class ObjectStoreFiles:
         self._copied.add(key)
         return copied.digest
 
-    def _put_first(self, key: str, data: bytes) -> None:
-        """Puts an object under a new name.
+    def _put_first(self, key: str, data: bytes, look: Callable[[str], T | None]) -> T | None:
+        """Puts an object under a new name. Returns None, or what ``look`` finds if there is one already.
 
-        Tries again if no object exists afterwards: a store may refuse both of two simultaneous puts (409).
+        Tries again while ``look`` finds none: a store may refuse both of two simultaneous puts (409), and another process may delete its
+        object.
         """
         for pause_s in (*self._pauses_s, None):
             try:
                 obstore.put(self._store, key, data, mode="create", use_multipart=False)
             except ObjectExistsError as error:
-                if self._is_there(key):
-                    raise
+                if (found := look(key)) is not None:
+                    return found
                 if pause_s is None:
                     raise StorageError(
                         f"{self._place(key)}: the store refuses every try to create it, and it does not exist.",
@@ -251,7 +251,8 @@ class ObjectStoreFiles:
                     ) from error
                 time.sleep(pause_s)
             else:
-                return
+                break
+        return None
 
     def _content(self, key: str) -> bytes | None:
         try:
@@ -259,12 +260,14 @@ class ObjectStoreFiles:
         except FileNotFoundError:
             return None
 
-    def _is_there(self, key: str) -> bool:
+    def _head(self, key: str) -> "ObjectMeta | None":
         try:
-            obstore.head(self._store, key)
+            return obstore.head(self._store, key)
         except FileNotFoundError:
-            return False
-        return True
+            return None
+
+    def _is_there(self, key: str) -> bool:
+        return self._head(key) is not None
 
     def _check_conditional_writes(self) -> None:
         """Refuses a store that accepts a second object under one name. Its own test objects are invisible, and it deletes them."""

@@ -49,8 +49,8 @@ class _Store(ThreadingHTTPServer):
         self.takes_s = 0.0
         self.moved: list[int] = []
         self.has_bucket = True
-        self.forgets_after_heads = False
-        """Whether another process deletes an object when a request has found it."""
+        self.forgets_what_it_keeps = False
+        """Whether another process deletes an object after the store has kept another one from its name."""
 
     def put(self, key: str, data: bytes, if_none: bool) -> int:
         if not self.has_bucket:
@@ -59,6 +59,8 @@ class _Store(ThreadingHTTPServer):
             self.undecided -= 1
             return 409
         if self.keeps_the_first and if_none and key in self.objects:
+            if self.forgets_what_it_keeps and ".tmp" not in key:
+                del self.objects[key]
             return 412
         self.objects[key] = data
         return 200
@@ -100,8 +102,6 @@ class _Requests(BaseHTTPRequestHandler):
     def do_HEAD(self) -> None:
         found = self.server.objects.get(self.path)
         self._answer(self.server.always or (200 if found is not None else 404), found or b"", etag=_etag(found or b""))
-        if self.server.forgets_after_heads:
-            self.server.objects.pop(self.path, None)
 
     def do_DELETE(self) -> None:
         self.server.objects.pop(self.path, None)
@@ -306,7 +306,7 @@ def test_a_create_that_the_store_refuses_because_of_a_simultaneous_one_is_retrie
 
 def test_a_create_succeeds_if_the_existing_object_is_deleted_meanwhile(store: _Store, files: Files) -> None:
     files.create("a", b"theirs")
-    store.forgets_after_heads = True
+    store.forgets_what_it_keeps = True
     files.create("a", b"ours")
     assert store.objects == {"/bucket/savepoint/a": b"ours"}
 
