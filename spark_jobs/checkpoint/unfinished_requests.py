@@ -5,7 +5,7 @@ from typing import NamedTuple
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.home.layout import SAVEPOINT, request_path
 from spark_jobs.home.savepoint_place import savepoint_place
-from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, Wanted
+from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, Wanted, wanted_by
 from spark_jobs.protocol.errors import IncompleteError, StreamPipelineError
 from spark_jobs.protocol.ids import CheckpointId, RequestId
 from spark_jobs.protocol.savepoint import Savepoint
@@ -37,7 +37,7 @@ def incomplete(failed: str, request: RequestId, found: UnfinishedRequest, remedy
     made = f"Checkpoint {found.checkpoint} is complete: it is the requested one"
     if found.savepoint is not None:
         made += f". So is its savepoint: {found.savepoint}"
-    elif not request.startswith(Wanted.CHECKPOINT.value):
+    elif wanted_by(request) is not Wanted.CHECKPOINT:
         made += "; its savepoint is not complete yet"
     return IncompleteError(
         failed,

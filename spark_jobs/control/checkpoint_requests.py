@@ -21,7 +21,7 @@ from spark_jobs.control.channel import Channel
 from spark_jobs.control.liveness import driver_at_work
 from spark_jobs.home.layout import ANSWERED, REQUESTS, answer_path, answered_names, answered_path, request_of, request_path
 from spark_jobs.home.manifests import newest_manifest, newest_of
-from spark_jobs.protocol.checkpoint_requests import AnsweredRequest, CheckpointRequest, CheckpointResponse, Wanted
+from spark_jobs.protocol.checkpoint_requests import AnsweredRequest, CheckpointRequest, CheckpointResponse, Wanted, wanted_by
 from spark_jobs.protocol.documents import AttemptDocument
 from spark_jobs.protocol.errors import (
     AlreadyExistsError,
@@ -92,7 +92,7 @@ class CheckpointRequests:
             InvalidParameterError: The same id was used with other options. Nothing was written.
         """
         asked = CheckpointRequest(
-            request=request, requested_at=datetime.now(UTC), wanted=_wanted(request), drain=drain, target=target
+            request=request, requested_at=datetime.now(UTC), wanted=wanted_by(request), drain=drain, target=target
         )
         answer = self.answer_of(request)
         if answer is not None:
@@ -113,7 +113,7 @@ class CheckpointRequests:
 
     def open(self) -> tuple[CheckpointRequest, ...]:
         """Returns the open requests that a driver answers, oldest first. Of a corrupt one only the parts in its id are known."""
-        ids = [request for request in self._ids() if _wanted(request) is not Wanted.PUBLISH]
+        ids = [request for request in self._ids() if wanted_by(request) is not Wanted.PUBLISH]
         found = [asked for request in ids if self.answer_of(request) is None and (asked := self._read(request))]
         return tuple(sorted(found, key=lambda each: (each.requested_at, each.request)))
 
@@ -163,7 +163,7 @@ class CheckpointRequests:
         answered = answered_names(self._files.names(ANSWERED))
         before_ms = (now - ANSWER_KEPT_FOR).timestamp() * 1000
         for wanted, count in ANSWERS_KEPT.items():
-            for each in [each for each in answered if _wanted(each.request) is wanted][:-count]:
+            for each in [each for each in answered if wanted_by(each.request) is wanted][:-count]:
                 if each.at_ms < before_ms:
                     with step(Step.FORGET):
                         self._files.delete(answer_path(each.request))  # first, because it is only found by its entry
@@ -178,7 +178,7 @@ class CheckpointRequests:
         attempt = Attempts(self._files).latest()
         if attempt is None or not driver_at_work(self._files):
             raise RejectedError(
-                f"No attempt is running in {self._files.url} that could take a {_wanted(request).value}.",
+                f"No attempt is running in {self._files.url} that could take a {wanted_by(request).value}.",
                 exists=self._stopped_by(attempt) or self._ended_with(attempt),
                 remedy="Start the pipeline, and repeat the request when spark-jobs status shows it as running.",
                 home=self._files.url,
@@ -203,7 +203,7 @@ class CheckpointRequests:
         """Returns a sentence about the stop that ended the newest attempt, or an empty text: the newest checkpoint names it."""
         newest = newest_manifest(self._files)
         request = newest.request if newest else None
-        answer = self.answer_of(request) if request and _wanted(request) is Wanted.STOP else None
+        answer = self.answer_of(request) if request and wanted_by(request) is Wanted.STOP else None
         if answer and attempt and answer.attempt == attempt.attempt and answer.error is None:
             return f"{answer.request} has stopped it at checkpoint {answer.checkpoint}; its savepoint is {answer.savepoint}."
         return ""
@@ -220,7 +220,7 @@ class CheckpointRequests:
             return None
         except CorruptDocumentError as error:
             _LOG.warning("a request is answered nevertheless: %s", error)
-            return CheckpointRequest(request=request, requested_at=_END_OF_TIME, wanted=_wanted(request))
+            return CheckpointRequest(request=request, requested_at=_END_OF_TIME, wanted=wanted_by(request))
 
 
 def _refuse_other_words(asked: CheckpointRequest, drain: bool, target: str | None) -> None:
@@ -233,7 +233,3 @@ def _refuse_other_words(asked: CheckpointRequest, drain: bool, target: str | Non
             expected={"drain": drain, "target": target},
             found={"drain": asked.drain, "target": asked.target},
         )
-
-
-def _wanted(request: RequestId) -> Wanted:
-    return Wanted(request.partition("-")[0])

@@ -23,6 +23,15 @@ class Wanted(StrEnum):
     """A publication with Spark. A separate process answers it, not the driver."""
 
 
+def wanted_by(request: RequestId) -> Wanted:
+    """Returns the kind of a request.
+
+    Raises:
+        ValueError: It is not the id of such a request.
+    """
+    return Wanted(request.partition("-")[0])
+
+
 class CheckpointRequest(Document):
     """``requests/<wanted>-<id>.json``: a request for a publication, or for a checkpoint that is triggered after the request."""
 

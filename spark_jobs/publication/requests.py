@@ -12,7 +12,7 @@ from spark_jobs.control.liveness import holding
 from spark_jobs.home.layout import publication_lock_path, publication_of
 from spark_jobs.protocol.checkpoint_requests import CheckpointResponse
 from spark_jobs.protocol.errors import ConflictError, RejectedError, StreamPipelineError
-from spark_jobs.protocol.ids import CheckpointId, RequestId, publication_request_id, published_by
+from spark_jobs.protocol.ids import CheckpointId, RequestId, publication_request_id
 from spark_jobs.protocol.masking import Mask, masked_error, unmasked
 from spark_jobs.protocol.reports import report_error
 from spark_jobs.publication.evidence import checkpointed_sinks
@@ -41,7 +41,8 @@ def answering(files: Files, request: RequestId, mask: Mask = unmasked) -> Iterat
         StreamPipelineError: An error of the block.
     """
     requests = CheckpointRequests(files)
-    if publication_of(f"{request}.json") is None or not requests.is_asked(request):
+    checkpoint = publication_of(f"{request}.json")
+    if checkpoint is None or not requests.is_asked(request):
         raise RejectedError(
             f"There is no open request {request} for a publication in {files.url}.",
             safe="Nothing was published.",
@@ -49,7 +50,6 @@ def answering(files: Files, request: RequestId, mask: Mask = unmasked) -> Iterat
             home=files.url,
             request=request,
         )
-    checkpoint = published_by(request)
     with ExitStack() as stack:
         try:
             stack.enter_context(holding(local_path(files, publication_lock_path(request)), request))

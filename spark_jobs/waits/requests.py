@@ -9,7 +9,7 @@ from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
 from spark_jobs.control.liveness import driver_at_work, publisher_at_work
 from spark_jobs.control.status import read_status
-from spark_jobs.protocol.checkpoint_requests import CheckpointResponse, Wanted
+from spark_jobs.protocol.checkpoint_requests import CheckpointResponse, Wanted, wanted_by
 from spark_jobs.protocol.errors import DeadlineExceededError, InterruptedRunError, StreamPipelineError
 from spark_jobs.protocol.ids import RequestId
 from spark_jobs.protocol.reports import reported_error
@@ -62,7 +62,7 @@ class RequestWait(HomeWait[RequestLook, dict[str, Any]]):
 
     def __post_init__(self) -> None:
         self._request = RequestId(self.request)
-        self._is_publication = self.request.startswith(Wanted.PUBLISH.value)
+        self._wanted = wanted_by(self._request)
         self._was_open = False
         self._gone_since_s: float | None = None
         self._answered_since_s: float | None = None
@@ -78,12 +78,12 @@ class RequestWait(HomeWait[RequestLook, dict[str, Any]]):
             InterruptedRunError: The request and its answer were deleted.
         """
         # before the answer, so that the last answer of a process is seen
-        at_work = publisher_at_work(self.files, self._request) if self._is_publication else driver_at_work(self.files)
+        at_work = publisher_at_work(self.files, self._request) if self._wanted is Wanted.PUBLISH else driver_at_work(self.files)
         answer = self._answer()
         if answer is not None:
             later = answer.attempt is not None and max(Attempts(self.files).numbers(), default=answer.attempt) > answer.attempt
             return RequestLook(True, at_work, runs_on=answer.error is not None or later)
-        if self._is_publication:
+        if self._wanted is Wanted.PUBLISH:
             return RequestLook(False, at_work)
         if not at_work:
             return RequestLook(False, False, unfinished=unfinished_request(self.files, self._request))
@@ -122,8 +122,7 @@ class RequestWait(HomeWait[RequestLook, dict[str, Any]]):
         if look.answered:
             if self._answered_since_s is None:
                 self._answered_since_s = now_s
-            is_stop = self._request.startswith(Wanted.STOP.value)
-            driver_may_end = is_stop and now_s - self._answered_since_s < self.end_timeout_s
+            driver_may_end = self._wanted is Wanted.STOP and now_s - self._answered_since_s < self.end_timeout_s
             return None if driver_may_end and not look.is_over else {}
         if look.at_work:
             self._gone_since_s = None
@@ -157,7 +156,7 @@ class RequestWait(HomeWait[RequestLook, dict[str, Any]]):
         Args:
             found: The unfinished result of the request.
         """
-        if self._is_publication:
+        if self._wanted is Wanted.PUBLISH:
             return InterruptedRunError(
                 f"The process that publishes for {self._request} in {self.files.url} has ended without an answer.",
                 safe="Each row is public once, or not yet.",
