@@ -40,7 +40,7 @@ SPARKS_VERSION = re.compile(
 
 ONLY_AT_NIGHT = {
     "tests/airflow/drivers/test_yarn.py": "needs Maven, for a YARN",
-    "tests/running_airflow/test_live_examples.py": "real drivers of the examples; tests/spark/test_history_then_tail.py has their seam at every change",
+    "tests/running_airflow/test_live_examples.py": "real drivers; tests/spark/test_history_then_tail.py has their seam at every change",
     "tests/running_airflow/test_killed_stops.py": "real drivers; test_savepoint_operators.py has the tries of one stop at every change",
     "tests/running_airflow/test_outages.py": "takes Airflow's database away from everybody",
     "tests/running_airflow/test_real_drivers.py": "a running Airflow with real drivers: each has tests without the other",
