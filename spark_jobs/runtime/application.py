@@ -38,7 +38,6 @@ from spark_jobs.protocol.documents import (
     StartResponse,
 )
 from spark_jobs.protocol.errors import (
-    ConflictError,
     CorruptDocumentError,
     FencedError,
     InterruptedRunError,
@@ -381,7 +380,7 @@ class Application:
             )
             self._publish_head(run)
             run.tidy()
-            build_work_directory(self.home, attempt, facts, spark)
+            build_work_directory(self.home, attempt, run.parent, facts, spark)
             run.subsumption.begin()
             manifest, results = RunningPipeline(run).run_to_end(first=facts.newest_attempt is None)
             return _success(request, manifest, results, run.blocking.blocked)
@@ -615,23 +614,11 @@ class Application:
         start. It blocks the publication, which is tried again while the stages run.
 
         Raises:
-            ConflictError: The checkpoint was discarded, because another driver has completed later ones since the start was decided.
+            ConflictError: See :attr:`RoundRun.parent`.
             StreamPipelineError: The checkpoint, and all later ones, can never become public.
         """
-        head = run.attempt.restored_from
-        if head is None:
-            return
-        try:
-            manifest = CheckpointStore(self.home).manifest(head)
-        except NotFoundError as error:
-            raise ConflictError(
-                f"Attempt {run.attempt.attempt} cannot go on from checkpoint {head}: another driver has completed later checkpoints since.",
-                safe="The later checkpoints stay. This attempt has staged nothing.",
-                remedy="Start again: the next attempt goes on from the newest checkpoint.",
-                attempt=run.attempt.attempt,
-                checkpoint=head,
-            ) from error
-        run.blocking.publish_or_block(manifest, run.publishers)
+        if run.parent is not None:
+            run.blocking.publish_or_block(run.parent, run.publishers)
 
     def _settle(
         self,

@@ -28,7 +28,7 @@ from spark_jobs.protocol.documents import (
     StageState,
     ToleratedRows,
 )
-from spark_jobs.protocol.errors import StreamPipelineError
+from spark_jobs.protocol.errors import ConflictError, NotFoundError, StreamPipelineError
 from spark_jobs.protocol.ids import BatchId, CheckpointId, InputName, LossId, SinkName, StageName
 from spark_jobs.protocol.losses import Loss, PassedOver, StagedFile, goes_on_without
 from spark_jobs.protocol.masking import Mask, unmasked
@@ -505,9 +505,23 @@ class RoundRun:
 
     @cached_property
     def parent(self) -> Manifest | None:
-        """Returns the checkpoint that this attempt goes on from. It is read once, because the attempt's own checkpoints discard it."""
+        """Returns the checkpoint that this attempt goes on from. It is read once, because the attempt's own checkpoints discard it.
+
+        Raises:
+            ConflictError: It was discarded, because another driver has completed later ones since the start was decided.
+        """
         restored = self.attempt.restored_from
-        return None if restored is None else CheckpointStore(self.home).manifest(restored)
+        try:
+            return None if restored is None else CheckpointStore(self.home).manifest(restored)
+        except NotFoundError as error:
+            raise ConflictError(
+                f"Attempt {self.attempt.attempt} cannot go on from checkpoint {restored}: another driver has completed later checkpoints "
+                "since.",
+                safe="The later checkpoints stay. This attempt has staged nothing.",
+                remedy="Start again: the next attempt goes on from the newest checkpoint.",
+                attempt=self.attempt.attempt,
+                checkpoint=restored,
+            ) from error
 
     def _has_finished(self, stage: StageRun) -> bool:
         """Returns True if the attempt's checkpoint has the stage's last batch of this round. The stage's logs show no pending timers."""

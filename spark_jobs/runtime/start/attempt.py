@@ -11,11 +11,10 @@ from pyspark.sql import SparkSession
 
 from spark_jobs import __version__
 from spark_jobs.api.graph import Graph
-from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.liveness import works_elsewhere
 from spark_jobs.home.layout import WORK, work_directories, work_path
-from spark_jobs.protocol.documents import AttemptDocument, PipelineDocument, RestoreFrom, WorkDirectory
+from spark_jobs.protocol.documents import AttemptDocument, Manifest, PipelineDocument, RestoreFrom, WorkDirectory
 from spark_jobs.protocol.errors import FencedError, InterruptedRunError
 from spark_jobs.protocol.ids import RoundNumber, StageName, first_incarnation_id, new_incarnation_id
 from spark_jobs.protocol.start_requests import StartRequest
@@ -137,8 +136,10 @@ def why_not_continued(home: Files, request: StartRequest, facts: HomeFacts) -> s
     return why_rebuilt(home, request, facts, boot_id(), SPARK_MINOR)
 
 
-def build_work_directory(home: Files, attempt: AttemptDocument, facts: HomeFacts, spark: SparkSession) -> None:
-    """Builds the attempt's work directory from its checkpoint, unless it continues an existing one.
+def build_work_directory(
+    home: Files, attempt: AttemptDocument, parent: Manifest | None, facts: HomeFacts, spark: SparkSession
+) -> None:
+    """Builds the attempt's work directory from the checkpoint that it goes on from, unless it continues an existing one.
 
     Raises:
         RejectedError: The number of its state partitions cannot be changed.
@@ -146,15 +147,14 @@ def build_work_directory(home: Files, attempt: AttemptDocument, facts: HomeFacts
         StorageError: The home or the work directory does not answer, or is full. Can be repeated.
     """
     work = home.below(attempt.work_directory.path)
-    if attempt.restored_from is None or (work.names("") and not is_half_built(work)):
+    if parent is None or (work.names("") and not is_half_built(work)):
         return
     before = facts.newest_attempt  # None if the home begins with a savepoint
     others = [*([before.work_directory.path] if before else []), *map(work_path, work_directories(home.names(WORK)))]
     earlier = [home.below(path) for path in dict.fromkeys(others) if path != attempt.work_directory.path]
     local = [files for files in earlier if is_here(files)]
     rescale = None if attempt.state_partitions is None else partial(rescale_stage, spark, work, attempt.state_partitions)
-    manifest = CheckpointStore(home).manifest(attempt.restored_from)
-    restore(home, manifest, work, local, rescale, second_copy=attempt.second_copy)
+    restore(home, parent, work, local, rescale, second_copy=attempt.second_copy)
 
 
 def _work_directory(home: Files, graph: Graph, request: StartRequest, facts: HomeFacts, host: str) -> WorkDirectory:
