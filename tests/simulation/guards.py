@@ -31,13 +31,13 @@ from spark_jobs.runtime.staged.private_log import StagedAmount
 from spark_jobs.runtime.start import attempt, restore, work_directory
 from spark_jobs.runtime.state import pinning
 from tests.simulation.promises import SimulatedHold
-from tests.simulation.schedules import HOLD, Plan
+from tests.simulation.schedules import HOLD, Plan, no_chaos
 from tests.simulation.stages import Site
 from tests.simulation.world import Chaos
 
 _RUNS_ON, _LONG, _LONG_ROUNDS = Plan(), Plan(rows=30), Plan(bounded=True, rows=30)
 _LONG_PUBLIC = Plan(bounded=True, rows=30, every_checkpoint=True)
-_NONE = Chaos(kills=0, freezes=0, stalls=0, faults=0, reboots=0, odds=0.4, elsewhere=0.0)
+_NONE = replace(no_chaos(), odds=0.4, elsewhere=0.0)
 
 
 def _stopped_at(*at: str) -> Callable[[], Chaos]:

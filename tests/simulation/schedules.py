@@ -2,10 +2,9 @@
 
 import json
 import re
-import sys
 from collections import Counter
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import PurePath
@@ -33,7 +32,7 @@ from tests.simulation.promises import HOME, Promises, SimulatedHold
 from tests.simulation.seams import simulated
 from tests.simulation.stages import NO_SPARK, Site
 from tests.simulation.storage import Disk
-from tests.simulation.world import Actor, Chaos, DoesNotEndError, Host, Process, Violation, World
+from tests.simulation.world import Actor, Chaos, Host, Process, Violation, World
 
 WAREHOUSE = "/simulated/tables"
 SINKS = ("copied", "again")
@@ -203,31 +202,6 @@ class Schedule:
         for sink in SINKS:
             self.site.tables.make(f"{WAREHOUSE}/{sink}")
         self.world.each_step.append(self.promises.check)
-
-    def stop(self, process: Process, *, before: str, after: str) -> None:
-        """Lets the world run until a process is about to do an operation, and stops it there.
-
-        Few schedules may not come to that point: then nothing is stopped.
-
-        Args:
-            process: The process.
-            before: The operation.
-            after: An operation that the process must have done, or the beginning of one.
-        """
-
-        def is_there() -> bool:
-            done = any(line.startswith(process.name) and after in line for line in self.world.trace)
-            return done and any(a.process is process and a.pending == before for a in self.world.actors)
-
-        with suppress(DoesNotEndError):
-            self.world.run(is_there, 8_000)
-            process.frozen_until = sys.maxsize
-
-    def wake(self, process: Process) -> None:
-        """Lets a stopped process go on to its end, for a while at most."""
-        process.frozen_until = 0
-        with suppress(DoesNotEndError):
-            self.world.run(lambda: all(actor.process is not process for actor in self.world.actors), 2_000)
 
     @staticmethod
     def drawn(random: Random) -> Plan:

@@ -8,9 +8,10 @@ import pytest
 from spark_jobs.protocol.losses import PassedOver
 from spark_jobs.runtime.round_run import RoundRun
 from spark_jobs.runtime.stages.passing_over import PassingOver
-from tests.simulation.schedules import Guard, Outcome, Plan, Schedule, no_chaos, poisoned, repeatable
+from tests.simulation.directed import DirectedSchedule
+from tests.simulation.schedules import Guard, Outcome, Plan, poisoned, repeatable
 from tests.simulation.stages import Site
-from tests.simulation.world import Host, Process, Violation
+from tests.simulation.world import Violation
 from tests.support.seeds import seed
 
 __all__ = ["seed"]
@@ -21,55 +22,43 @@ OVERTAKEN = range(6)
 """Seeds of schedules in which a driver is overtaken. Each guard must be needed in some of them."""
 
 
-class Overtaken(Schedule):
+class Overtaken(DirectedSchedule):
     """A driver is stopped before it completes its second checkpoint. Another one begins from the first checkpoint, and is stopped as well.
 
     The other driver computes the same batches again, and records a loss of one of them. Then the first driver completes its checkpoint, in
     which a loss may be named that the other one has undone. So the other driver is fenced, and the next one goes on from that checkpoint.
     """
 
-    def __init__(self, seed: int) -> None:
-        super().__init__(seed, Plan(poison=frozenset({2, 4})), no_chaos())
-
-    def _act(self) -> None:
-        self.world.spawn(Process("test", Host("elsewhere"), mortal=False), "input", self._deliver)
-        older = self._start(self.hosts[0]).process
+    def direct(self) -> None:
+        older = self.start(0)
         self.stop(older, before="create manifests/2.json", after="create manifests/1.json")
-        newer = self._start(self.hosts[1]).process
+        newer = self.start(1)
         self.stop(newer, before="create manifests/2.json", after="create losses/")
         self.wake(older)
         self.wake(newer)
-        self._finish()
-        self._check_end()
 
 
-class Forgotten(Schedule):
+class Forgotten(DirectedSchedule):
     """A driver is killed after it has recorded a loss, and so are later ones, until the first attempt's document is deleted.
 
     All of them continue in the same work directory, and none completes a checkpoint.
     """
 
-    def __init__(self, seed: int) -> None:
-        super().__init__(seed, Plan(poison=frozenset({0}), rows=4), no_chaos())
-
-    def _act(self) -> None:
-        self.world.spawn(Process("test", Host("elsewhere"), mortal=False), "input", self._deliver)
+    def direct(self) -> None:
         self._killed(after="create losses/1-1.json")
         self._killed(after="begun.json")  # the simulation keeps two starts, not a hundred
         self._killed(after="create manifests/1.json")
-        self._finish()
-        self._check_end()
 
     def _killed(self, *, after: str) -> None:
         """Starts a driver, and kills it after an operation."""
-        process = self._start(self.hosts[0]).process
-        self.world.run(lambda: any(line.startswith(process.name) and after in line for line in self.world.trace), 8_000)
+        process = self.start(0)
+        self.until(process, after)
         self.world.kill(process)
 
 
 def run_overtaken(guard: Guard | None = None) -> None:
     for number in OVERTAKEN:
-        Overtaken(number).run(guard)
+        Overtaken(number, Plan(poison=frozenset({2, 4}))).run(guard)
 
 
 def run(number: int) -> Outcome:
@@ -121,7 +110,7 @@ def test_losses_that_a_fenced_driver_records_are_undone() -> None:
 
 
 def test_a_loss_of_an_attempt_whose_document_was_deleted_is_not_undone_in_its_work_directory() -> None:
-    trace = Forgotten(0).run().trace
+    trace = Forgotten(0, Plan(poison=frozenset({0}), rows=4)).run().trace
     deleted = next(at for at, line in enumerate(trace) if "delete attempts/1.json" in line)
     completed = next(at for at, line in enumerate(trace) if "create manifests/1.json" in line)
     assert deleted < completed

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.simulation.directed import DirectedSchedule
 from tests.simulation.schedules import Outcome, Plan, Schedule, no_chaos, repeatable
-from tests.simulation.world import Host, Process
 from tests.support.seeds import seed
 
 __all__ = ["seed"]
@@ -52,23 +52,20 @@ def test_state_that_is_damaged_in_all_copies_is_computed_again_and_nothing_is_st
     assert happened["damaged"] >= DAMAGED_TWICE
 
 
-class Surpassed(Schedule):
+class Surpassed(DirectedSchedule):
     """A start is decided on a checkpoint. Before it begins, the live attempt on another host completes two more, and discards that one."""
 
-    def _act(self) -> None:
-        self.world.spawn(Process("test", Host("elsewhere"), mortal=False), "input", self._deliver)
-        older = self._start(self.hosts[0]).process
-        self.world.run(lambda: 1 in self.promises.manifests, 8_000)
-        newer = self._start(self.hosts[1]).process
+    def direct(self) -> None:
+        older = self.start(0)
+        self.until(older, "create manifests/1.json")
+        newer = self.start(1)
         self.stop(newer, before="create attempts/2.json", after="read manifests/1.json")
-        self.world.run(lambda: f"{older.name}/main: delete manifests/1.json" in self.world.trace, 8_000)
+        self.until(older, "delete manifests/1.json")
         self.wake(newer)
-        self._finish()
-        self._check_end()
 
 
 def test_a_start_whose_checkpoint_was_discarded_in_the_meantime_may_be_repeated() -> None:
-    outcome = Surpassed(0, Plan(rows=30), no_chaos()).run()
+    outcome = Surpassed(0, Plan(rows=30)).run()
     assert "ConflictError: Attempt 2 cannot go on from checkpoint 1: another driver has completed later checkpoints since." in (
         outcome.trace
     )
