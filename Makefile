@@ -15,6 +15,9 @@ SIDE_BY_SIDE := --numprocesses=3 --dist=loadfile
 # The tests of pages need a browser, which no package registry has.
 CHROMIUM := $(shell command -v chromium)
 
+# What installs Azurite, the server of Azure's storage.
+NPM := $(shell command -v npm)
+
 # What the older versions are in: constraints/$(point).txt and .venvs/$(point).
 OLDER := spark-4.0 spark-4.1
 
@@ -36,11 +39,12 @@ check: packages ## Lint, types, import contracts and the fast tests (no JVM); CO
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(PYTHON) -m pytest $(SIDE_BY_SIDE) $(if $(COVERAGE),--cov) -m "not nightly and not hdfs and not slow" $(wildcard $(FAST_TESTS))
+	$(PYTHON) -m pytest $(SIDE_BY_SIDE) $(if $(COVERAGE),--cov) -m "not nightly and not hdfs and not azure and not slow" $(wildcard $(FAST_TESTS))
 
 test: warm ## Run every test that a change must pass
 	@$(if $(CHROMIUM),,echo "Without Chromium the tests of pages in a browser are left out. Debian, Ubuntu: apt install chromium")
-	$(PYTHON) -m pytest $(SIDE_BY_SIDE) --durations=30 -m "not nightly and not matrix$(if $(CHROMIUM),, and not browser)"
+	@$(if $(NPM),,echo "Without npm the tests of Azure's storage are left out. Debian, Ubuntu: apt install npm")
+	$(PYTHON) -m pytest $(SIDE_BY_SIDE) --durations=30 -m "not nightly and not matrix$(if $(CHROMIUM),, and not browser)$(if $(NPM),, and not azure)"
 
 matrix: setup $(OLDER:%=sample-%) ## Run a sample of the tests with older versions, and take a home from each to the next
 	$(PYTHON) -m pytest -m matrix tests/matrix

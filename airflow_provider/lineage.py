@@ -65,6 +65,10 @@ def lineage_of(results: Iterable[HomeResult]) -> OperatorLineage[Any, Any]:
     return OperatorLineage(inputs=list(inputs.values()), outputs=outputs, run_facets=run_facets)
 
 
+_OBJECT_STORES = {"s3": "s3", "s3a": "s3", "abfss": "abfss", "abfs": "abfss"}
+"""The scheme of a namespace by that of a URL. A name in an object store begins without a slash."""
+
+
 def dataset_name(place: str) -> tuple[str, str] | None:
     """Returns the namespace and the name of a path or URL, as OpenLineage's Spark integration names it; None for a relative path.
 
@@ -78,8 +82,8 @@ def dataset_name(place: str) -> tuple[str, str] | None:
     authority, slash, path = rest.partition("/")
     if scheme == "file":
         return "file", slash + path
-    if scheme in ("s3", "s3a"):
-        return f"s3://{authority}", path
+    if scheme in _OBJECT_STORES:
+        return f"{_OBJECT_STORES[scheme]}://{authority}", path
     return f"{scheme}://{authority}", slash + path
 
 

@@ -60,7 +60,7 @@ class Settings:
     work_root: str | None = None
     """The place for the caches of homes in stores: a directory, or a URL."""
     store_conn_id: str | None = None
-    """The connection of type ``aws`` with the credentials for object stores. None: those of the environment, or the role of the host."""
+    """The connection with the credentials for an object store. None: those of the environment, or the role of the host."""
 
     def driver_conf(self, own: Mapping[str, str]) -> dict[str, str]:
         """Returns the Spark settings of one driver: the connection's, overridden by the task's ``own``.
@@ -133,8 +133,8 @@ def read_settings(extra: Mapping[str, Any], conn_id: str, conn_type: str | None 
     for name in ("work_root", "store_conn_id", "python", "master", "spark_conn_id", "spark_main"):
         if not isinstance(given.get(name, ""), str):
             raise _refused(conn_id, name, given[name], "a text")
-    if not given.get("work_root", "/").startswith(("/", "s3:", "s3a:", "hdfs:")):
-        raise _refused(conn_id, "work_root", given["work_root"], "an absolute directory, or an s3: or hdfs: URL")
+    if not given.get("work_root", "/").startswith(("/", "s3:", "s3a:", "abfss:", "abfs:", "hdfs:")):
+        raise _refused(conn_id, "work_root", given["work_root"], "an absolute directory, or an s3:, abfss: or hdfs: URL")
     conf = given.get("conf", {})
     if isinstance(conf, str):
         try:

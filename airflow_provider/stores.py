@@ -1,6 +1,6 @@
-"""The stores of connections: an Airflow connection of type ``aws`` as settings for object stores.
+"""The stores of connections: an Airflow connection of type ``aws``, ``wasb`` or ``adls`` as settings for object stores.
 
-Its fields are those that Airflow's Amazon provider defines. That provider is not needed.
+Its fields are those that Airflow's providers for Amazon and Microsoft Azure define. Those providers are not needed.
 """
 
 import json
@@ -14,11 +14,16 @@ from airflow_provider.hidden_values import hide
 from airflow_provider.settings import Settings, read_settings
 from airflow_provider.version_compat import AirflowNotFoundException
 from spark_jobs.protocol.errors import InvalidParameterError, MissingRequirementError
-from spark_jobs.storage.object_store_settings import Credentials, ObjectStoreSettings, use_store
+from spark_jobs.storage.azure_settings import AzureCredentials, AzureSettings
+from spark_jobs.storage.object_store_settings import is_in_object_store, root_of, use_store
+from spark_jobs.storage.open import open_place
+from spark_jobs.storage.s3_settings import S3Credentials, S3Settings
+from spark_jobs.storage.store_settings import ObjectStoreSettings
 
-CONN_TYPE = "aws"
-_KNOWN = frozenset({"aws_session_token", "endpoint_url", "region_name", "service_config", "config_kwargs"})
-"""The extras that are followed."""
+_KNOWN_OF_S3 = frozenset({"aws_session_token", "endpoint_url", "region_name", "service_config", "config_kwargs"})
+"""The extras of an ``aws`` connection that are followed."""
+_KNOWN_OF_AZURE = frozenset({"sas_token", "shared_access_key", "tenant_id"})
+"""The extras of a ``wasb`` or ``adls`` connection that are followed."""
 
 
 def use_store_of(settings: Settings, get_connection: Callable[[str], Any] = BaseHook.get_connection) -> None:
@@ -26,15 +31,12 @@ def use_store_of(settings: Settings, get_connection: Callable[[str], Any] = Base
 
     Raises:
         MissingRequirementError: The connection that it names is not there.
-        InvalidParameterError: That connection is no ``aws`` one, or says something that is not supported here.
+        InvalidParameterError: That connection is of another type, or says something that is not supported here.
     """
-    buckets = {
-        urlsplit(root).netloc
-        for root in (*settings.roots, *settings.savepoint_roots, settings.work_root or "")
-        if root.startswith(("s3:", "s3a:"))
-    }
-    if buckets or settings.store_conn_id:
-        use_store(settings.store_conn_id or "the environment", read_store(settings.store_conn_id, get_connection), buckets)
+    places = (*settings.roots, *settings.savepoint_roots, settings.work_root or "")
+    roots = {root_of(url) for place in places if place and is_in_object_store(url := open_place(place).url)}
+    if roots or settings.store_conn_id:
+        use_store(settings.store_conn_id or "the environment", read_store(settings.store_conn_id, get_connection), roots)
 
 
 async def use_store_from_afar(conn_id: str) -> Settings:
@@ -56,7 +58,7 @@ async def use_store_from_afar(conn_id: str) -> Settings:
 def read_store(
     store_conn_id: str | None, get_connection: Callable[[str], Any] = BaseHook.get_connection
 ) -> ObjectStoreSettings | None:
-    """Reads a connection of type ``aws``, and has Airflow mask its secrets; None without one. Errors as of :func:`use_store_of`."""
+    """Reads the connection of a store, and has Airflow mask its secrets; None without one. Errors as of :func:`use_store_of`."""
     if store_conn_id is None:
         return None
     try:
@@ -67,28 +69,64 @@ def read_store(
             remedy=f"Create it: airflow connections add {store_conn_id} --conn-type aws",
             connection=store_conn_id,
         ) from error
-    if connection.conn_type != CONN_TYPE:
-        raise _refused(store_conn_id, f"is of type '{connection.conn_type}', not 'aws'", "Name one of type aws.")
-    extra = {name: value for name, value in connection.extra_dejson.items() if value not in (None, "", [], {})}
-    if unknown := sorted(extra.keys() - _KNOWN):
-        raise _refused(
-            store_conn_id,
-            f"has {', '.join(unknown)}, which the clients of the store do not all follow",
-            "Give it keys, or neither keys nor these extras and the process a role.",
-        )
+    read = _READERS.get(connection.conn_type)
+    if read is None:
+        raise _refused(store_conn_id, f"is of type '{connection.conn_type}'", f"Name one of type {', '.join(_READERS)}.")
+    return read(store_conn_id, connection)
+
+
+def _read_s3(store_conn_id: str, connection: Any) -> S3Settings:
+    extra = _followed(store_conn_id, connection, _KNOWN_OF_S3)
     secret, token = connection.password or None, extra.get("aws_session_token")
     for each in (secret, token):
         hide(each or "")
     if bool(connection.login) != bool(secret) or (token and not secret):
         raise _refused(store_conn_id, "has half of its credentials", "Give it both keys, or none and the process a role.")
-    credentials = Credentials(connection.login, secret, token) if secret else None
+    credentials = S3Credentials(connection.login, secret, token) if secret else None
     service = _service(extra)
     endpoint = service.get("endpoint_url") or extra.get("endpoint_url")
-    checked = ObjectStoreSettings.of({"AWS_ENDPOINT_URL": endpoint} if endpoint else {})
+    checked = S3Settings.of({"AWS_ENDPOINT_URL": endpoint} if endpoint else {})
     style = _json(extra.get("config_kwargs")).get("s3", {}).get("addressing_style", "path" if endpoint else "virtual")
-    return ObjectStoreSettings(
+    return S3Settings(
         checked.endpoint, extra.get("region_name"), bucket_in_host=bool(endpoint) and style == "virtual", credentials=credentials
     )
+
+
+def _read_azure(store_conn_id: str, connection: Any) -> AzureSettings:
+    extra = _followed(store_conn_id, connection, _KNOWN_OF_AZURE)
+    secret, tenant = connection.password or None, extra.get("tenant_id")
+    key, token = extra.get("shared_access_key"), extra.get("sas_token")
+    if secret and not tenant:  # as the provider reads a wasb connection: the name of the account, and its key
+        key, secret = secret, None
+    for each in (key, token, secret):
+        hide(each or "")
+    if tenant and not (secret and connection.login):
+        raise _refused(store_conn_id, "has half of its credentials", "Give it the client as login and the secret as password.")
+    if sum(map(bool, (key, token, secret))) > 1:
+        raise _refused(
+            store_conn_id, "has several credentials", "Give it a key, a token, or a client with its secret and tenant."
+        )
+    address = urlsplit(connection.host or "")
+    emulator = connection.host if address.netloc and not address.netloc.endswith(".core.windows.net") else None
+    checked = AzureSettings.of({AzureSettings.ENDPOINT: emulator} if emulator else {})
+    credentials = AzureCredentials(key, token, connection.login if tenant else None, secret, tenant)
+    return AzureSettings(checked.endpoint, credentials=credentials if key or token or secret else None)
+
+
+_READERS: Mapping[str, Callable[[str, Any], ObjectStoreSettings]] = {"aws": _read_s3, "wasb": _read_azure, "adls": _read_azure}
+"""The reader of each type of connection."""
+
+
+def _followed(store_conn_id: str, connection: Any, known: frozenset[str]) -> dict[str, Any]:
+    """Returns the extras of a connection, and refuses those that are not followed."""
+    extra = {name: value for name, value in connection.extra_dejson.items() if value not in (None, "", [], {})}
+    if unknown := sorted(extra.keys() - known):
+        raise _refused(
+            store_conn_id,
+            f"has {', '.join(unknown)}, which the clients of the store do not all follow",
+            "Give it keys, or neither keys nor these extras and the process a role.",
+        )
+    return extra
 
 
 def _service(extra: Mapping[str, Any]) -> Mapping[str, Any]:

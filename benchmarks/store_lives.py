@@ -27,7 +27,7 @@ from benchmarks.site import Site
 from spark_jobs import CheckpointSettings, DeltaSink, Pipeline
 from spark_jobs.protocol.checkpoint_requests import Wanted
 from spark_jobs.runtime.spark.session import CHECKPOINT_FILES
-from spark_jobs.storage.object_store_settings import ObjectStoreSettings
+from spark_jobs.storage.s3_settings import S3Settings
 from tests.support.kafka_broker import jars
 from tests.support.object_store import S3_JARS, Requests, Served, object_store
 
@@ -242,7 +242,7 @@ def table(place: Place, name: str) -> DeltaTable:
 
 
 def _options(place: Place) -> dict[str, str] | None:
-    return ObjectStoreSettings.of(os.environ).for_delta_rs() if place.is_store else None
+    return S3Settings.of(os.environ).for_delta_rs() if place.is_store else None
 
 
 def until(condition: Callable[[], object], live: Live | None) -> None:

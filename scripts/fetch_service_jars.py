@@ -1,4 +1,4 @@
-"""Puts the jars of a Kafka broker, of Spark's sources for Kafka and Avro, of HDFS and of S3 into Ivy's cache, and lists them in files.
+"""Puts the jars of a Kafka broker, of Spark's sources for Kafka and Avro, and of stores into Ivy's cache, and lists them in files.
 
 For the tests only. Who runs pipelines names a source to Spark: ``--packages org.apache.spark:spark-sql-kafka-0-10_2.13:VERSION``.
 """
@@ -38,17 +38,19 @@ S3 = (
     "software.amazon.awssdk:s3-transfer-manager:2.35.4",
     "software.amazon.awssdk:sts:2.35.4",
 )
+AZURE = ("org.apache.hadoop:hadoop-azure:3.5.0",)
 WITHOUT = "software.amazon.awssdk:bundle,io.netty:*,commons-logging:*,commons-codec:*,org.apache.httpcomponents:*,org.slf4j:*"
 """The bundle has the whole of AWS, 686 MB; the others Spark brings itself, in versions of its own."""
 
 
-def main(broker: Path, sources: Path, hdfs: Path, s3: Path) -> None:
+def main(broker: Path, sources: Path, hdfs: Path, s3: Path, azure: Path) -> None:
     scala = [str(jar) for jar in (Path(pyspark.__file__).parent / "jars").glob("scala-library-*.jar")]  # Spark never fetches it
     with _java() as jvm:
         write_list(broker, _resolved(jvm, BROKER, transitive=True) + scala)
         write_list(sources, _resolved(jvm, SOURCES, transitive=False))
         write_list(hdfs, _resolved(jvm, HDFS, transitive=True))
         write_list(s3, _resolved(jvm, S3, transitive=True, without=WITHOUT))
+        write_list(azure, _resolved(jvm, AZURE, transitive=True, without=WITHOUT))
 
 
 def fetched(package: str) -> list[Path]:

@@ -162,11 +162,21 @@ fetch_jars() {
 }
 
 fetch_service_jars() {
-    local broker=$venv/.kafka-broker.jars sources=$venv/.source.jars hdfs=$venv/.hdfs.jars s3=$venv/.s3.jars
+    local broker=$venv/.kafka-broker.jars sources=$venv/.source.jars hdfs=$venv/.hdfs.jars s3=$venv/.s3.jars azure=$venv/.azure.jars
     if jars_are_there "$broker" && jars_are_there "$sources" && jars_are_there "$hdfs" && jars_are_there "$s3" &&
-        [ "$s3" -nt scripts/fetch_service_jars.py ]; then return; fi
-    watched "Kafka's, Avro's, HDFS's and S3's jars" "$python" -m scripts.fetch_service_jars "$broker" "$sources" "$hdfs" "$s3" ||
-        explain "Kafka's, Avro's, HDFS's and S3's jars"
+        jars_are_there "$azure" && [ "$azure" -nt scripts/fetch_service_jars.py ]; then return; fi
+    watched "Jars for the tests" "$python" -m scripts.fetch_service_jars "$broker" "$sources" "$hdfs" "$s3" "$azure" ||
+        explain "Jars for the tests"
+}
+
+install_azurite() { # the server of Azure's storage; without npm the tests that need it are left out
+    local azurite=$venv/azurite
+    if ! command -v npm >/dev/null || cmp -s scripts/azurite/package-lock.json "$azurite/installed.json"; then return; fi
+    rm -rf "$azurite"
+    mkdir -p "$azurite"
+    cp scripts/azurite/package*.json "$azurite"
+    watched "Azurite" npm ci --prefix "$azurite" --ignore-scripts --no-audit --no-fund || explain "Azurite"
+    cp scripts/azurite/package-lock.json "$azurite/installed.json"
 }
 
 keep_classes() { # of use only: without them every start of Spark is some seconds slower
@@ -186,6 +196,7 @@ warm)
     install_packages
     fetch_jars
     fetch_service_jars
+    install_azurite
     keep_classes
     ;;
 night)
@@ -194,14 +205,15 @@ night)
     install_packages
     fetch_jars
     fetch_service_jars
-    : >"$venv/.s3.jars" # S3's client is that of a newer Hadoop
+    : >"$venv/.s3.jars" # S3's client is that of a newer Hadoop, and so is Azure's
+    : >"$venv/.azure.jars"
     ;;
 matrix)
     [ -n "$point" ] || fail "no point is named." "Use: scripts/setup.sh matrix spark-4.0"
     check_java
     install_packages
     fetch_jars
-    touch "$venv/.source.jars" "$venv/.s3.jars" # the sample reads no Kafka and no Avro, and is not in a store
+    touch "$venv/.source.jars" "$venv/.s3.jars" "$venv/.azure.jars" # the sample reads no Kafka and no Avro, and is not in a store
     ;;
 *) fail "there is no part '$part'." "Use: scripts/setup.sh [packages | everything | warm | matrix POINT | night POINT]" ;;
 esac

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from airflow_provider.version_compat import container_of_one_task
 from spark_jobs.protocol.errors import InterruptedRunError, MissingRequirementError, RejectedError, StreamPipelineError
-from spark_jobs.storage.object_store_settings import VARIABLES, ObjectStoreSettings
 from spark_jobs.storage.os_errors import translated
+from spark_jobs.storage.store_settings import ObjectStoreSettings
 from spark_jobs.storage.system import DIRECTORY_MODE
 
 STOP_GRACE_S = 3.0
@@ -150,7 +150,7 @@ def _environment(store: ObjectStoreSettings | None) -> dict[str, str]:
     found = {name: value for name, value in os.environ.items() if not name.startswith(_AIRFLOWS)}
     if store is None:
         return found
-    return {name: value for name, value in found.items() if name not in VARIABLES} | store.environment()
+    return {name: value for name, value in found.items() if name not in store.VARIABLES} | store.environment()
 
 
 def _not_started(program: str, error: OSError) -> StreamPipelineError:

@@ -24,6 +24,7 @@ from spark_jobs.protocol.documents import ErrorReport
 from spark_jobs.protocol.errors import AccessDeniedError, StorageError, StreamPipelineError
 from spark_jobs.protocol.reports import report_error, reported_error
 from spark_jobs.storage.files import Files
+from spark_jobs.storage.object_store_settings import is_in_object_store
 from spark_jobs.waits.ends import EndWait
 from spark_jobs.waits.home_wait import HomeWait
 from spark_jobs.waits.limits import LIMITS, WaitLimits
@@ -95,7 +96,7 @@ class WaitingTrigger(LogsVisibly, BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Waits, and sends one event. If the home cannot be opened, the event has that error."""
         try:
-            if self.conn_id is not None and self.home.startswith("s3:"):
+            if self.conn_id is not None and is_in_object_store(self.home):
                 await use_store_from_afar(self.conn_id)
             found = await self.wait(open_home(self.home))
         except StreamPipelineError as error:

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
 from spark_jobs.background import run_in_lane
+from spark_jobs.storage.object_store_settings import is_in_object_store
 
 T = TypeVar("T")
 
@@ -53,7 +54,7 @@ def pace_at(home: str, shortest_s: float, longest_s: float | None) -> Pace:
         shortest_s: The pause while something changes.
         longest_s: The pause after some time without a change; None: 3 s, and 30 s in an object store.
     """
-    default_s = _LONGEST_IN_OBJECT_STORES_S if home.startswith("s3:") else _LONGEST_S
+    default_s = _LONGEST_IN_OBJECT_STORES_S if is_in_object_store(home) else _LONGEST_S
     return Pace(shortest_s, default_s if longest_s is None else longest_s)
 
 

@@ -10,7 +10,8 @@ from typing import Any
 from spark_jobs.api.refusals import Place, suggestion
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//[^/]*)?")
-_S3_SCHEMES = frozenset({"s3", "s3a", "s3n"})
+_SPELLINGS = {"s3a": "s3", "s3n": "s3", "abfs": "abfss"}
+"""The schemes that name the same place as another one."""
 _NAME = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+){0,2}")
 
 
@@ -35,7 +36,7 @@ class TableAddress:
             return os.path.abspath(self.text[scheme.end() :] if scheme else self.text)
         name, authority = scheme.group(1).lower(), scheme.group(2) or ""
         path = os.path.normpath(self.text[scheme.end() :] or "/").rstrip("/")
-        return f"{'s3' if name in _S3_SCHEMES else name}:{authority}{path}"
+        return f"{_SPELLINGS.get(name, name)}:{authority}{path}"
 
 
 @dataclass(frozen=True)

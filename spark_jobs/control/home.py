@@ -51,8 +51,7 @@ def open_home(url: str, work_root: str | None = None) -> Files:
     """Opens a home. Reads and writes nothing yet; ``open_home(files.url, work_root)`` opens the same one again.
 
     Args:
-        url: A path or a ``file:`` URL; or ``s3://bucket/prefix`` or ``hdfs://name-node/directory``, whose credentials and addresses
-            come from the environment.
+        url: A path or a ``file:`` URL; or one of a store, as :func:`~spark_jobs.storage.open.open_place` takes it.
         work_root: For a home that is no directory: the place below which its work directories are. A directory also has the driver's locks
             and logs. None: the caches of this user.
 

@@ -71,7 +71,7 @@ def check_commits(spark: "SparkSession", uri: str) -> None:
 
     Args:
         spark: A session of an application that :func:`make_commits_conditional` has prepared.
-        uri: A table in S3, or the place of one.
+        uri: A table in a store, or the place of one.
 
     Raises:
         MissingRequirementError: Both succeed, or none.
@@ -79,7 +79,8 @@ def check_commits(spark: "SparkSession", uri: str) -> None:
     """
     from py4j.protocol import Py4JJavaError
 
-    delta, place, name = DeltaJvm(spark), table_files(uri), f"probe-{uuid4().hex}"
+    delta, place = DeltaJvm(spark), table_files(uri)
+    name, beside = (f"probe-{uuid4().hex}" for _ in range(2))
     log = delta.log(spark_path(uri))
     path = delta.java("org.apache.hadoop.fs.Path")(f"{spark_path(uri)}/{name}")
 
@@ -88,6 +89,7 @@ def check_commits(spark: "SparkSession", uri: str) -> None:
         log.store().write(path, delta.convert.asScala(lines.iterator()), False, log.newDeltaHadoopConf())
 
     try:
+        place.create(beside, b"")  # some log stores need the directory
         commit("first")
         try:
             commit("second")
@@ -99,15 +101,16 @@ def check_commits(spark: "SparkSession", uri: str) -> None:
         raise MissingRequirementError(
             f"Spark cannot commit to tables in {uri}: {java_message(error)}",
             safe="Nothing was staged.",
-            remedy="Check its credentials for the store; and give Spark hadoop-aws in the version of its Hadoop, 3.4.2 or newer.",
+            remedy="Check its credentials for the store. S3 needs hadoop-aws in the version of Spark's Hadoop, 3.4.2 or newer.",
             table=uri,
         ) from error
     finally:
         place.delete(name)
+        place.delete(beside)
     if not kept:
         raise MissingRequirementError(
             f"Of two commits of Spark to one version of a table in {uri}, both succeed.",
             safe="Nothing was staged.",
-            remedy="Use a store with conditional writes (If-None-Match), as S3 has them.",
+            remedy="Use a store with conditional writes (If-None-Match), as S3 and Azure have them.",
             table=uri,
         )

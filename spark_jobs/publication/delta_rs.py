@@ -19,7 +19,7 @@ from datetime import timedelta
 from functools import lru_cache
 from importlib.metadata import version as installed_version
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 from uuid import uuid4
 
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, Transaction
@@ -49,7 +49,7 @@ from spark_jobs.publication.append_commit import append_commit, commit_of
 from spark_jobs.publication.features import candidates, merge_obstacles, obstacles
 from spark_jobs.publication.fitting import shape
 from spark_jobs.publication.table_log import TableLog, TableState
-from spark_jobs.storage.object_store_settings import store_of
+from spark_jobs.storage.object_store_settings import is_in_object_store, store_of
 from spark_jobs.storage.table_uris import table_files, uri_of
 
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
@@ -442,7 +442,7 @@ def log_of(uri: str) -> TableLog:
 def delta_table(uri: str, version: int | None = None) -> DeltaTable:
     """Opens a table with delta-rs, which loads the list of all its files."""
     address = uri_of(table_files(uri))
-    options = store_of(urlsplit(uri).netloc).for_delta_rs() if uri.startswith("s3:") else None
+    options = store_of(uri).for_delta_rs() if is_in_object_store(uri) else None
     return DeltaTable(address, version=version, storage_options=options)
 
 

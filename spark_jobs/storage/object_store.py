@@ -1,10 +1,11 @@
-"""The storage port in an object store: S3, and stores that speak its protocol.
+"""The storage port in an object store: S3, stores that speak its protocol, and Azure Data Lake Storage.
 
 ``create``: the object is put on condition that the name is free (``If-None-Match``), which the store checks. A larger file is put in
 parts, and is visible when the last part is there. An answered put is durable. A put without an answer has written the whole object or
 nothing. Parts of an abandoned upload are invisible. A rule of the bucket deletes them.
 
-A store has no directories: a directory exists while there is an object below it.
+A store has no directories: a directory exists while there is an object below it. Azure may have them: Hadoop marks them by empty objects,
+and an account with a hierarchical namespace keeps one until it is deleted.
 """
 
 import re
@@ -44,17 +45,19 @@ _PARTS_AT_ONCE = 2
 """Number of parts of one file in memory. Several files are copied at the same time."""
 _PAUSES_S = (0.1, 0.4, 1.6)
 _UNNAMEABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+_UNNAMEABLE_IN_AZURE = re.compile(r"[\\\x00-\x1f\x7f\ud800-\udfff]")
+"""Azure takes a backslash for a slash."""
 T = TypeVar("T")
 
 
 class ObjectStoreFiles:
-    """The objects below a prefix of a bucket; see :class:`~spark_jobs.storage.files.Files` for the contract of each method.
+    """The objects below a prefix of a bucket or a container; see :class:`~spark_jobs.storage.files.Files` for the contract of each method.
 
-    Credentials, region and endpoint are those of the environment (``AWS_ACCESS_KEY_ID``, ``AWS_ENDPOINT_URL``, …) or of a role of the host.
+    Credentials and endpoint are those of the environment (``AWS_…``, ``AZURE_…``) or of a role of the host.
 
     Args:
-        bucket: Name of the bucket.
-        prefix: Prefix of the keys, without slashes around it; empty for the whole bucket.
+        root: Root of the store, such as ``s3://bucket``.
+        prefix: Prefix of the keys, without slashes around it; empty for everything there.
         retry_timeout_s: Time for which a call is repeated while the store does not answer or is busy.
         pauses_s: Pauses between tries to create a name that another process is creating, too.
 
@@ -62,23 +65,24 @@ class ObjectStoreFiles:
         InvalidParameterError: The environment has an invalid setting: an endpoint that is not a URL, or an incomplete credential.
     """
 
-    def __init__(self, bucket: str, prefix: str, retry_timeout_s: float = 60.0, pauses_s: Sequence[float] = _PAUSES_S) -> None:
+    def __init__(self, root: str, prefix: str, retry_timeout_s: float = 60.0, pauses_s: Sequence[float] = _PAUSES_S) -> None:
         self._pauses_s = pauses_s
-        self._url = f"s3://{bucket}/{prefix}".rstrip("/")
-        self._bucket, self._prefix = bucket, prefix
+        self._url = f"{root}/{prefix}".rstrip("/")
+        self._root, self._prefix = root, prefix
+        self._has_directories = root.startswith("abfss:")
         self._retry_timeout = timedelta(seconds=retry_timeout_s)
-        self._store = open_client(bucket, self._retry_timeout)
+        self._store = open_client(root, self._retry_timeout)
         self._has_conditional_writes = False
         self._copied: set[str] = set()
         """The keys of copies that the store has answered, so that they are durable. :meth:`sync` need not check them."""
 
     @property
     def url(self) -> str:
-        """Returns ``s3://bucket/prefix``."""
+        """Returns the URL, such as ``s3://bucket/prefix``."""
         return self._url
 
     def below(self, directory: str) -> "ObjectStoreFiles":
-        return ObjectStoreFiles(self._bucket, self._key(directory), self._retry_timeout.total_seconds(), self._pauses_s)
+        return ObjectStoreFiles(self._root, self._key(directory), self._retry_timeout.total_seconds(), self._pauses_s)
 
     def local(self, path: str = "") -> None:
         return None
@@ -176,9 +180,7 @@ class ObjectStoreFiles:
         key = self._key(path)
         self._copied = {copied for copied in self._copied if copied != key and not copied.startswith(f"{key}/")}
         with translated_store(self._place(key)):
-            for found in obstore.list(self._store, key):
-                obstore.delete(self._store, [each["path"] for each in found])
-            obstore.delete(self._store, [key])
+            self._delete_tree(key)
 
     def sync(self, *paths: str) -> None:
         # An object is durable before it is visible.
@@ -194,11 +196,11 @@ class ObjectStoreFiles:
         pass
 
     def _place(self, key: str) -> str:
-        return f"s3://{self._bucket}/{key}"
+        return f"{self._root}/{key}"
 
     def _key(self, path: str) -> str:
         """Returns the key of the object with the prefix."""
-        if found := _UNNAMEABLE.search(path):
+        if found := (_UNNAMEABLE_IN_AZURE if self._has_directories else _UNNAMEABLE).search(path):
             raise InvalidParameterError(
                 f"{path!r} cannot be the name of an object: it has the character {found[0]!r}.",
                 remedy="Keep it in a directory.",
@@ -266,6 +268,26 @@ class ObjectStoreFiles:
         except FileNotFoundError:
             return None
 
+    def _delete_tree(self, key: str) -> None:
+        if self._has_directories:  # a directory can be deleted when it is empty
+            listed = obstore.list_with_delimiter(self._store, key)
+            for directory in listed["common_prefixes"]:
+                self._delete_tree(directory)
+            self._delete_objects([each["path"] for each in listed["objects"]])
+        else:
+            for found in obstore.list(self._store, key):
+                self._delete_objects([each["path"] for each in found])
+        self._delete_objects([key])
+
+    def _delete_objects(self, keys: Sequence[str]) -> None:
+        """Deletes objects, of which another process may delete some at the same time."""
+        try:
+            obstore.delete(self._store, keys)
+        except FileNotFoundError:  # Azure refuses to delete a missing object
+            for key in keys:
+                with suppress(FileNotFoundError):
+                    obstore.delete(self._store, [key])
+
     def _is_there(self, key: str) -> bool:
         return self._head(key) is not None
 
@@ -286,6 +308,6 @@ class ObjectStoreFiles:
             raise MissingRequirementError(
                 f"{self._url} does not keep the first of two objects created under one name.",
                 safe="Nothing was left there.",
-                remedy="Use a store with conditional writes (If-None-Match), as S3 has them.",
+                remedy="Use a store with conditional writes (If-None-Match), as S3 and Azure have them.",
                 url=self._url,
             )

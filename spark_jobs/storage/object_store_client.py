@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
-from obstore.store import S3Store
+from obstore.store import AzureStore, S3Store
 
 from spark_jobs.protocol.errors import (
     AccessDeniedError,
@@ -17,8 +18,14 @@ from spark_jobs.protocol.errors import (
     NotFoundError,
     StorageError,
 )
+from spark_jobs.storage.azure_settings import AzureSettings
 from spark_jobs.storage.forks import OneProcess
-from spark_jobs.storage.object_store_settings import ObjectStoreSettings, store_of
+from spark_jobs.storage.object_store_settings import kind_of, store_of
+from spark_jobs.storage.s3_settings import S3Settings
+from spark_jobs.storage.store_settings import ObjectStoreSettings
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
 
 _CALL_TIMEOUT = timedelta(minutes=2)
 """Time limit of one call with all its data, which is one part at most. Up to 32 calls share a network, which may be slow."""
@@ -28,32 +35,48 @@ _ONE_PROCESS = OneProcess("An object store")
 """The threads of the client do not survive a fork."""
 _PANIC = "PanicException"
 """The exception of bugs in the client. It is no ``Exception``, and its class cannot be imported."""
-_ROLE_PATHS = ("/latest/api/token", "/latest/meta-data/iam")
+_ROLE_PATHS = ("/latest/api/token", "/latest/meta-data/iam", "/metadata/identity/oauth2/token")
 """The paths under which a host provides its role. They are only asked without credentials in the environment."""
-_NO_CREDENTIALS = (
-    "The environment of this process has no credentials, and its host's role gave none. Start it with AWS_ACCESS_KEY_ID and "
-    "AWS_SECRET_ACCESS_KEY; savepoints are written by the driver."
-)
 _CODE = re.compile(r"<Code>(\w{1,100})</Code>")
 
 
-def open_client(bucket: str, retry_timeout: timedelta) -> S3Store:
-    """Returns the client of a bucket for the environment's credentials, region and endpoint. Reads and writes nothing.
+def open_client(root: str, retry_timeout: timedelta) -> "ObjectStore":
+    """Returns the client of a bucket or a container for the environment's credentials and endpoint. Reads and writes nothing.
 
-    All users of a bucket share one client and its connections, because a triggerer checks a thousand homes.
+    All users of a root share one client and its connections, because a triggerer checks a thousand homes.
+
+    Args:
+        root: The root of the store, such as ``s3://bucket``.
+        retry_timeout: Time for which a call is repeated.
 
     Raises:
         InvalidParameterError: The environment has an invalid setting: an endpoint that is not a URL, or an incomplete credential.
     """
-    settings = store_of(bucket)  # invalid settings are refused here, before the client interprets them
-    said = tuple(sorted((name, value) for name, value in os.environ.items() if name.startswith("AWS_")))
-    return _client(bucket, retry_timeout, settings, said)
+    settings = store_of(root)  # invalid settings are refused here, before the client interprets them
+    said = tuple(sorted((name, value) for name, value in os.environ.items() if name.startswith(("AWS_", "AZURE_"))))
+    return _client(root, retry_timeout, settings, said)
 
 
 @lru_cache(maxsize=16)
-def _client(bucket: str, retry_timeout: timedelta, settings: ObjectStoreSettings, said: tuple[tuple[str, str], ...]) -> S3Store:
+def _client(
+    root: str, retry_timeout: timedelta, settings: ObjectStoreSettings, said: tuple[tuple[str, str], ...]
+) -> "ObjectStore":
     # Among client_options these would replace all settings of the client from the environment.
-    config: Any = {"timeout": os.environ.get("AWS_TIMEOUT", _CALL_TIMEOUT), "allow_http": True}  # where the endpoint says so
+    timeout = os.environ.get(f"{_family(settings)}TIMEOUT", _CALL_TIMEOUT)
+    config: Any = {"timeout": timeout, "allow_http": True}  # where the endpoint says so
+    retries: Any = {"retry_timeout": retry_timeout, "max_retries": _TRIES}
+    try:
+        if isinstance(settings, AzureSettings):
+            container, _, host = urlsplit(root).netloc.partition("@")
+            config |= settings.for_obstore() | {"account_name": host.partition(".")[0]}
+            return AzureStore(container, config=config, retry_config=retries)
+        assert isinstance(settings, S3Settings)
+        return _s3_client(urlsplit(root).netloc, config, settings, retries)
+    except (BaseError, ValueError) as error:
+        raise _unusable(root, _reason(error)) from error
+
+
+def _s3_client(bucket: str, config: Any, settings: S3Settings, retries: Any) -> S3Store:
     known = settings.credentials
 
     def credentials() -> Any:
@@ -65,15 +88,12 @@ def _client(bucket: str, retry_timeout: timedelta, settings: ObjectStoreSettings
             "expires_at": None,
         }
 
-    try:
-        return S3Store(
-            bucket,
-            config=config | settings.for_obstore(),
-            credential_provider=credentials if known else None,  # its keys alone: never a token of the environment
-            retry_config={"retry_timeout": retry_timeout, "max_retries": _TRIES},
-        )
-    except (BaseError, ValueError) as error:
-        raise _unusable(_reason(error)) from error
+    return S3Store(
+        bucket,
+        config=config | settings.for_obstore(),
+        credential_provider=credentials if known else None,  # its keys alone: never a token of the environment
+        retry_config=retries,
+    )
 
 
 @contextmanager
@@ -89,48 +109,54 @@ def translated_store(place: str, *, writes: bool = False) -> Iterator[None]:
         MissingRequirementError: The process was forked after its parent had used the client.
     """
     _ONE_PROCESS.check()
+    kind = kind_of(place)
     try:
         yield
     except FileNotFoundError as error:
         if writes:
             raise StorageError(
-                f"{place} cannot be written: the bucket or the upload does not exist.",
+                f"{place} cannot be written: the {kind.ROOT} or the upload does not exist.",
                 safe="No object is partly written, and the call may be repeated.",
-                remedy="Check the bucket.",
+                remedy=f"Check the {kind.ROOT}.",
                 path=place,
             ) from error
         raise NotFoundError(
             f"{place} does not exist.",
-            remedy="Check the bucket and the path.",
+            remedy=f"Check the {kind.ROOT} and the path.",
             path=place,
         ) from error
     except (PermissionDeniedError, UnauthenticatedError, PermissionError) as error:
         raise AccessDeniedError(
             f"{place}: the store denies access. {_reason(error)}",
-            remedy="Give this process credentials that may list, read, write and delete there: AWS_ACCESS_KEY_ID and "
-            "AWS_SECRET_ACCESS_KEY, or a role of the host.",
+            remedy=f"Give this process credentials that may list, read, write and delete there: {kind.KEYS}, or a role of the host.",
             path=place,
         ) from None  # its answer may contain the signed text, with a session token
     except NotImplementedError as error:
-        raise _unusable(_reason(error)) from error
+        raise _unusable(place, _reason(error)) from error
     except BaseException as error:
         if not isinstance(error, BaseError) and type(error).__name__ != _PANIC:
             raise
         raise StorageError(
             f"{place}: {_reason(error)}",
             safe="No object is partly written, and the call may be repeated.",
-            remedy=_NO_CREDENTIALS
+            remedy="The environment of this process has no credentials, and its host's role gave none. "
+            f"Start it with {kind.KEYS}; savepoints are written by the driver."
             if any(path in f"{error}" for path in _ROLE_PATHS)
-            else "Repeat; if the error persists, check the bucket, the endpoint (AWS_ENDPOINT_URL) and the network.",
+            else f"Repeat; if the error persists, check the {kind.ROOT}, the endpoint ({kind.ENDPOINT}) and the network.",
             path=place,
         ) from error
 
 
-def _unusable(reason: str) -> InvalidParameterError:
+def _unusable(place: str, reason: str) -> InvalidParameterError:
     return InvalidParameterError(
         f"The environment's settings for object stores cannot be used: {reason}",
-        remedy="Correct the variables AWS_… of this process.",
+        remedy=f"Correct the variables {_family(kind_of(place))}… of this process.",
     )
+
+
+def _family(kind: ObjectStoreSettings | type[ObjectStoreSettings]) -> str:
+    """Returns the beginning of the names of a store's variables."""
+    return f"{kind.ENDPOINT.partition('_')[0]}_"
 
 
 def _reason(error: BaseException) -> str:

@@ -12,8 +12,16 @@ from spark_jobs.storage.local import LocalFiles
 from spark_jobs.storage.paths import check_root
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
-_OBJECT_STORES = frozenset({"s3", "s3a"})
-_OBJECT_URL = re.compile(r"s3a?://(?P<bucket>[a-z0-9][a-z0-9.-]*[a-z0-9])(?:/(?P<prefix>[^/]+(?:/[^/]+)*))?/?", re.IGNORECASE)
+_BUCKET = r"[a-z0-9][a-z0-9.-]*[a-z0-9]"
+_CONTAINER = r"[a-z0-9$][a-z0-9-]*@[a-z0-9]+\.dfs\.core\.windows\.net"
+_OBJECT_URL = re.compile(
+    rf"(?:s3a?://(?P<bucket>{_BUCKET})|abfss?://(?P<container>{_CONTAINER}))(?:/(?P<prefix>[^/]+(?:/[^/]+)*))?/?",
+    re.IGNORECASE,
+)
+_IN_S3 = "A place in S3 has the form s3://bucket/prefix."
+_IN_AZURE = "A place in Azure Data Lake Storage has the form abfss://container@account.dfs.core.windows.net/directory."
+_OBJECT_STORES = {"s3": _IN_S3, "s3a": _IN_S3, "abfss": _IN_AZURE, "abfs": _IN_AZURE}
+"""The form of a URL by its scheme."""
 _HDFS_URL = re.compile(r"hdfs://(?P<authority>[^/@?#]*)(?P<root>/.*?)/*", re.IGNORECASE | re.DOTALL)
 _CREDENTIALS = re.compile(r"//.*@", re.DOTALL)
 """Matches the credentials in a URL. A secret key may contain slashes."""
@@ -43,7 +51,7 @@ def open_files(url: str) -> Files:
         raise _refused(
             url,
             f"{found[1]}: is not supported here. Tables, homes and savepoints are in directories of a local or a shared POSIX file system, "
-            "in s3: or in hdfs:. There is no gs:, abfss:, wasbs:, dbfs: or http: yet.",
+            "in s3:, abfss: or hdfs:. There is no gs:, wasbs:, dbfs: or http: yet.",
         )
     if not path.strip():
         raise _refused(url, "The text does not name a directory.")
@@ -54,8 +62,10 @@ def open_place(url: str) -> Files:
     """Opens a place that Spark does not read, such as a savepoint: a directory as in :func:`open_files`, or one in a store.
 
     Args:
-        url: A path or a ``file:`` URL; ``s3://bucket/prefix``, where ``s3a:`` is the same; or ``hdfs://name-node:port/directory``,
-            a name service, or neither for the default of Hadoop. Credentials and settings come from the environment.
+        url: A path or a ``file:`` URL; ``s3://bucket/prefix``, where ``s3a:`` is the same;
+            ``abfss://container@account.dfs.core.windows.net/directory``, where ``abfs:`` is the same; or
+            ``hdfs://name-node:port/directory``, a name service, or neither for the default of Hadoop. Credentials and settings come from
+            the environment.
 
     Raises:
         InvalidParameterError: The text has none of these forms.
@@ -64,21 +74,22 @@ def open_place(url: str) -> Files:
     found = _SCHEME.match(url)
     scheme = "" if found is None else found[1].lower()
     if scheme in _OBJECT_STORES:
-        return _open_object_store(url)
+        return _open_object_store(url, _OBJECT_STORES[scheme])
     return _open_hdfs(url) if scheme == "hdfs" else open_files(url)
 
 
-def _open_object_store(url: str) -> Files:
+def _open_object_store(url: str, form: str) -> Files:
     place = _OBJECT_URL.fullmatch(url)
     prefix = "" if place is None else place["prefix"] or ""
     if place is None or {".", ".."} & set(prefix.split("/")):
-        raise _refused(url, "A place in an object store has the form s3://bucket/prefix.")
+        raise _refused(url, form)
     check_root(prefix)
+    root = f"s3://{place['bucket']}" if place["bucket"] else f"abfss://{place['container'].lower()}"
     try:
         from spark_jobs.storage.object_store import ObjectStoreFiles
     except ImportError as error:
-        raise _not_installed(url, "obstore", "s3") from error
-    return ObjectStoreFiles(place["bucket"], prefix)
+        raise _not_installed(url, "obstore", "s3" if place["bucket"] else "azure") from error
+    return ObjectStoreFiles(root, prefix)
 
 
 def _open_hdfs(url: str) -> Files:

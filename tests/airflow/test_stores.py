@@ -1,4 +1,4 @@
-"""A connection names another connection of type aws, whose credentials open its homes. No process needs them in its environment."""
+"""A connection names another one, whose credentials open its homes in a store. No process needs them in its environment."""
 
 import asyncio
 import json
@@ -24,8 +24,10 @@ from airflow_provider.waits.public_checkpoints import _newest_commit
 from spark_jobs.protocol.errors import InvalidParameterError, MissingRequirementError
 from spark_jobs.publication.delta_rs import open_table
 from spark_jobs.storage import object_store_settings
-from spark_jobs.storage.object_store_settings import VARIABLES, Credentials, ObjectStoreSettings
+from spark_jobs.storage.azure_settings import AzureCredentials, AzureSettings
 from spark_jobs.storage.open import open_place
+from spark_jobs.storage.s3_settings import S3Credentials, S3Settings
+from tests.support.azurite import KEY, azurite
 from tests.support.object_store import object_store
 
 KEYS = {"login": "AKIA1", "password": "of-the-connection"}
@@ -34,7 +36,7 @@ KEYS = {"login": "AKIA1", "password": "of-the-connection"}
 @pytest.fixture(autouse=True)
 def no_stores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(object_store_settings, "_of_names", {})
-    monkeypatch.setattr(object_store_settings, "_of_buckets", {})
+    monkeypatch.setattr(object_store_settings, "_of_roots", {})
 
 
 @pytest.fixture
@@ -44,7 +46,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         endpoint, region = (os.environ[name] for name in ("AWS_ENDPOINT_URL", "AWS_REGION"))
         keys = [os.environ[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")]
         write_deltalake(f"{place}/tables/a", pa.table({"id": [1]}), storage_options={"allow_http": "true"})
-        for name in VARIABLES:
+        for name in S3Settings.VARIABLES:
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
         aws = {"conn_type": "aws", "login": keys[0], "password": keys[1]}
@@ -55,19 +57,19 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         yield place
 
 
-def read(**fields: Any) -> ObjectStoreSettings:
+def read(**fields: Any) -> S3Settings:
     extra = fields.pop("extra", {})
     found = read_store("lake", lambda _: Connection(conn_id="lake", conn_type="aws", extra=json.dumps(extra), **fields))
-    assert found is not None
+    assert isinstance(found, S3Settings)
     return found
 
 
 def test_a_store_connection_has_the_fields_of_the_amazon_provider() -> None:
     extra = {"aws_session_token": "for-an-hour", "region_name": "eu-central-1", "endpoint_url": "https://store.example.com"}
-    assert read(**KEYS, extra=extra) == ObjectStoreSettings(
-        "https://store.example.com", "eu-central-1", credentials=Credentials("AKIA1", "of-the-connection", "for-an-hour")
+    assert read(**KEYS, extra=extra) == S3Settings(
+        "https://store.example.com", "eu-central-1", credentials=S3Credentials("AKIA1", "of-the-connection", "for-an-hour")
     )
-    assert read(extra={"region_name": "eu-central-1"}) == ObjectStoreSettings(None, "eu-central-1"), "the role of the host"
+    assert read(extra={"region_name": "eu-central-1"}) == S3Settings(None, "eu-central-1"), "the role of the host"
     assert read(extra={"service_config": {"s3": {"endpoint_url": "https://s3.example.com"}}}).endpoint == "https://s3.example.com"
     hosted = {"endpoint_url": "https://store.example.com", "config_kwargs": '{"s3": {"addressing_style": "virtual"}}'}
     assert read(extra=hosted).bucket_in_host
@@ -86,9 +88,57 @@ def test_fields_that_not_every_client_supports_are_refused_by_name(fields: dict[
         read(**fields)
 
 
+def azure(conn_type: str = "wasb", extra: dict[str, str] | None = None, **fields: Any) -> AzureSettings:
+    given = Connection(conn_id="lake", conn_type=conn_type, extra=json.dumps(extra or {}), **fields)
+    found = read_store("lake", lambda _: given)
+    assert isinstance(found, AzureSettings)
+    return found
+
+
+@pytest.mark.parametrize("conn_type", ["wasb", "adls"])
+def test_a_store_connection_has_the_fields_of_the_azure_provider(conn_type: str) -> None:
+    assert azure(conn_type, login="flights", password="key").credentials == AzureCredentials(account_key="key")
+    assert azure(conn_type, {"shared_access_key": "key"}).credentials == AzureCredentials(account_key="key")
+    assert azure(conn_type, {"sas_token": "token"}).credentials == AzureCredentials(sas_token="token")
+    principal = AzureCredentials(client_id="client", client_secret="word", tenant_id="tenant")
+    assert azure(conn_type, {"tenant_id": "tenant"}, login="client", password="word").credentials == principal
+    assert azure(conn_type, host="https://flights.blob.core.windows.net/") == AzureSettings(), "the identity of the host"
+    assert azure(conn_type, host="http://127.0.0.1:10000/flights").endpoint == "http://127.0.0.1:10000/flights"
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"extra": {"tenant_id": "tenant"}, "login": "client"}, "half of its credentials"),
+        ({"extra": {"sas_token": "token"}, "password": "key"}, "several credentials"),
+        ({"extra": {"connection_string": "AccountKey=hidden"}}, "connection_string"),
+        ({"host": "http://user:hidden@127.0.0.1"}, "AZURE_STORAGE_ENDPOINT"),
+    ],
+)
+def test_fields_of_azure_that_not_every_client_supports_are_refused_by_name(fields: dict[str, Any], problem: str) -> None:
+    with pytest.raises(InvalidParameterError, match=problem) as refused:
+        azure(**fields)
+    assert "hidden" not in str(refused.value)
+
+
+@pytest.mark.azure
+def test_a_worker_with_only_a_connection_to_azure_tests_its_roots(monkeypatch: pytest.MonkeyPatch) -> None:
+    with azurite() as place:
+        endpoint = os.environ["AZURE_STORAGE_ENDPOINT"]
+        for name in AzureSettings.VARIABLES:
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps({"conn_type": "wasb", "host": endpoint, "password": KEY}))
+        extra = {"home_root": f"{place}/homes", "store_conn_id": "lake"}
+        monkeypatch.setenv("AIRFLOW_CONN_FLIGHTS", json.dumps({"conn_type": "stream_pipeline", "extra": extra}))
+        _, said = StreamPipelineHook("flights").test_connection()
+        assert f"{place}/homes can hold homes." in said, said
+        assert open_place(place).paths("homes") == [], "the probe is gone"
+
+
 def test_a_missing_connection_or_one_of_another_type_is_refused_for_a_store() -> None:
-    with pytest.raises(InvalidParameterError, match="of type 'spark'"):
+    with pytest.raises(InvalidParameterError, match="of type 'spark'") as refused:
         read_store("lake", lambda _: Connection(conn_id="lake", conn_type="spark"))
+    assert refused.value.remedy == "Name one of type aws, wasb, adls."
     with pytest.raises(MissingRequirementError, match="no Airflow connection 'lake'"):
         read_store("lake", Mock(side_effect=AirflowNotFoundException))
 
@@ -138,9 +188,10 @@ def test_a_trigger_opens_a_home_with_the_credentials_of_its_tasks_connection(sto
     lake = json.loads(os.environ["AIRFLOW_CONN_LAKE"])
     assert lake["password"] not in str(trigger.serialize())
     asyncio.run(anext(aiter(trigger.run())))  # type: ignore[arg-type]
-    known = object_store_settings.store_of("savepoints").credentials
-    assert known is not None
-    assert known.access_key_id == lake["login"]
+    known = object_store_settings.store_of(store)
+    assert isinstance(known, S3Settings)
+    assert known.credentials is not None
+    assert known.credentials.access_key_id == lake["login"]
 
 
 def test_a_driver_has_the_store_in_its_environment_instead_of_the_workers(
@@ -151,7 +202,7 @@ def test_a_driver_has_the_store_in_its_environment_instead_of_the_workers(
     settings, started = read(**KEYS, extra={"endpoint_url": "https://store.example.com"}), Mock()
     start_local_driver(["driver"], output=tmp_path / "out", environment={}, store=settings, popen=started)
     environment = started.call_args.kwargs["env"]
-    assert {name: environment[name] for name in VARIABLES if name in environment} == {
+    assert {name: environment[name] for name in S3Settings.VARIABLES if name in environment} == {
         "AWS_ACCESS_KEY_ID": "AKIA1",
         "AWS_SECRET_ACCESS_KEY": "of-the-connection",
         "AWS_ENDPOINT_URL": "https://store.example.com",

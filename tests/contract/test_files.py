@@ -21,6 +21,7 @@ from spark_jobs.storage.files import Files, create_document, read_document
 from spark_jobs.storage.hdfs import HdfsFiles
 from spark_jobs.storage.local import LocalFiles
 from spark_jobs.storage.open import check_create_if_absent, open_files, open_place
+from tests.support.azurite import CONTAINER, azurite
 from tests.support.hdfs_cluster import default_file_system, hdfs_cluster
 from tests.support.memory_files import MemoryFiles
 from tests.support.object_store import BUCKET, object_store
@@ -61,10 +62,15 @@ def in_object_store(root: Path) -> Files:
     return open_place(f"s3://{BUCKET}{root.as_posix()}")
 
 
+def in_azure(root: Path) -> Files:
+    return open_place(f"abfss://{CONTAINER}{root.as_posix()}")
+
+
 def in_hdfs(root: Path) -> Files:
     return HdfsFiles("", root.as_posix())
 
 
+AZURE = pytest.param(in_azure, marks=pytest.mark.azure, id="in_azure")
 HDFS = pytest.param(in_hdfs, marks=pytest.mark.hdfs, id="in_hdfs")
 HDFS_AT_NIGHT = pytest.param(in_hdfs, marks=[pytest.mark.hdfs, pytest.mark.nightly], id="in_hdfs")
 LOCAL: list[Open] = [local, opened, over_crash_system, over_fault_system]
@@ -90,12 +96,20 @@ def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-@pytest.fixture(params=[*LOCAL, in_object_store, HDFS], ids=lambda open_: open_.__name__)
+@pytest.fixture(scope="module")
+def azure() -> Iterator[None]:
+    with azurite():
+        yield
+
+
+@pytest.fixture(params=[*LOCAL, in_object_store, AZURE, HDFS], ids=lambda open_: open_.__name__)
 def open_home(request: pytest.FixtureRequest) -> Open:
     """A function that opens a directory. Each call opens it like another process."""
     found: Open = request.param
     if found is in_object_store:
         request.getfixturevalue("store")
+    if found is in_azure:
+        request.getfixturevalue("azure")
     if found is in_hdfs:
         request.getfixturevalue("hdfs")
     return found
@@ -269,7 +283,7 @@ def test_a_file_can_be_copied_from_any_storage(home: Files, open_home: Open, tmp
     assert [home.read("from/other"), home.read("from/here")] == [b"state", b"state"]
 
 
-@pytest.mark.parametrize("name", ["part=a b", "day=2026-01-01 00%3A00%3A00", "x#y?z", "ü+&=,@~'", "[*]{}", "a\\b"])
+@pytest.mark.parametrize("name", ["part=a b", "day=2026-01-01 00%3A00%3A00", "x#y?z", "ü+&=,@~'", "[*]{}"])
 def test_names_of_partitions_with_any_characters_are_kept(home: Files, name: str) -> None:
     home.create(f"staged/{name}/{name}.parquet", b"rows")
     assert home.names("staged") == [name]
@@ -279,7 +293,21 @@ def test_names_of_partitions_with_any_characters_are_kept(home: Files, name: str
     assert home.names("staged") == []
 
 
-@only(*LOCAL, in_object_store)
+@only(*LOCAL, in_object_store, HDFS)
+def test_a_name_may_contain_a_backslash(home: Files) -> None:
+    home.create("a/c\\d", b"rows")
+    assert home.names("a") == ["c\\d"]
+    assert home.read("a/c\\d") == b"rows"
+
+
+@only(AZURE)
+def test_azure_refuses_a_backslash_in_a_name(home: Files) -> None:
+    for call in (home.read, home.delete, home.sync, lambda path: home.create(path, b"rows")):
+        with pytest.raises(InvalidParameterError, match="cannot be the name"):
+            call("a/c\\d")
+
+
+@only(*LOCAL, in_object_store, AZURE)
 def test_a_name_may_contain_a_colon(home: Files) -> None:
     home.create("a/c:d", b"rows")
     assert home.names("a") == ["c:d"]
@@ -359,7 +387,7 @@ def test_a_subdirectory_can_be_opened_as_a_root(home: Files) -> None:
 
 def test_the_url_of_a_root_opens_the_same_files(home: Files) -> None:
     home.create("a", b"here")
-    assert home.url.startswith(("file:///", "s3://", "hdfs://"))
+    assert home.url.startswith(("file:///", "s3://", "abfss://", "hdfs://"))
     assert open_place(home.url).read("a") == b"here"
 
 
@@ -377,7 +405,7 @@ def test_documents_are_read_as_they_were_created(home: Files) -> None:
         create_document(home, "pipeline.json", PipelineDocument(name=document.name, uuid=document.uuid))
 
 
-@only(*LOCAL, in_object_store, HDFS_AT_NIGHT)  # hundreds of creates that take half a second each
+@only(*LOCAL, in_object_store, AZURE, HDFS_AT_NIGHT)  # hundreds of creates that take half a second each
 @given(contents=st.lists(st.binary(max_size=3000), min_size=1, max_size=5))
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @pytest.mark.slow

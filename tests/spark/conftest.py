@@ -14,8 +14,8 @@ from spark_jobs import Pipeline
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.protocol.documents import Manifest, StartResponse
 from spark_jobs.runtime.spark.session import start_session
-from spark_jobs.storage.object_store_settings import ObjectStoreSettings
 from spark_jobs.storage.open import open_place
+from spark_jobs.storage.s3_settings import S3Settings
 from tests.spark import inputs
 from tests.support.object_store import object_store
 from tests.support.permissions import obey_permissions
@@ -52,7 +52,7 @@ def store(spark: SparkSession) -> Iterator[str]:
     """A place in an S3 server. Spark finds it, too, although the session started before the server."""
     with object_store() as place:
         configuration: Any = spark.sparkContext._jsc
-        settings = ObjectStoreSettings.of(os.environ).for_spark({})
+        settings = S3Settings.of(os.environ).for_spark({})
         settings |= {"spark.hadoop.fs.s3a.access.key": os.environ["AWS_ACCESS_KEY_ID"]}
         settings |= {"spark.hadoop.fs.s3a.secret.key": os.environ["AWS_SECRET_ACCESS_KEY"]}
         for name, value in settings.items():

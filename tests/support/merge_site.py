@@ -19,7 +19,7 @@ from spark_jobs.protocol.ids import AppId, CheckpointId, StageName
 from spark_jobs.protocol.merge_cut import MergeCut
 from spark_jobs.publication.delta_rs import delta_table, open_table
 from spark_jobs.publication.delta_rs_merge import publish_merge, why_spark
-from spark_jobs.storage.object_store_settings import ObjectStoreSettings
+from spark_jobs.storage.s3_settings import S3Settings
 from spark_jobs.storage.table_uris import is_in_store, table_files
 
 APP = AppId("pipeline/incarnation/sink")
@@ -121,7 +121,7 @@ class MergeSite:
 
 
 def _options() -> dict[str, str]:
-    return ObjectStoreSettings.of(os.environ).for_delta_rs()
+    return S3Settings.of(os.environ).for_delta_rs()
 
 
 def schema_of(columns: Mapping[Any, str]) -> Schema:

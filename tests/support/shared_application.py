@@ -1,5 +1,6 @@
 """The Spark application that all tests of a process share: a process has one JVM, with the settings and jars of its first session."""
 
+from tests.support.azurite import AZURE_JARS
 from tests.support.kafka_broker import SOURCE_JARS, jars
 from tests.support.object_store import S3_JARS
 from tests.support.short_jvm import FEW_ROWS, SHARED_BY_MANY
@@ -16,4 +17,4 @@ SHARED_APPLICATION = (
 
 def session_jars() -> list[str]:
     """Returns the jars of every session."""
-    return [*jars(SOURCE_JARS), *jars(S3_JARS)]
+    return [*jars(SOURCE_JARS), *jars(S3_JARS), *jars(AZURE_JARS)]

@@ -3,7 +3,6 @@
 Its first stage waits for parts that the test admits, as in :mod:`tests.support.bounded_pipeline`, whose rows it reads.
 """
 
-import os
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs import CheckpointSettings, DeltaSink, Pipeline
-from spark_jobs.storage.object_store_settings import ObjectStoreSettings
+from spark_jobs.storage.object_store_settings import is_in_object_store, store_of
 from tests.support.bounded_pipeline import KEYS, admitted, rows_of
 from tests.support.keyed_changes import query
 
@@ -32,7 +31,8 @@ def changes(spark: SparkSession, params: Params) -> DataFrame:
 
 
 def weights(spark: SparkSession, params: Params) -> DataFrame:
-    return spark.read.format("delta").load(f"{params.store.replace('s3:', 's3a:')}/weights")
+    other_spelling = params.store.replace("s3:", "s3a:")
+    return spark.read.format("delta").load(f"{other_spelling}/weights")
 
 
 def admit(changes: DataFrame, params: Params) -> DataFrame:
@@ -73,13 +73,13 @@ pipeline = declared(bounded=True)
 def deliver(store: str, parts: range) -> None:
     """Appends the rows of some parts to the source, one file per part."""
     for part in parts:
-        write_deltalake(f"{store}/changes", _table(rows_of(part)), mode="append", storage_options=_options())
+        write_deltalake(f"{store}/changes", _table(rows_of(part)), mode="append", storage_options=_options(store))
 
 
 def deliver_weights(store: str) -> None:
     """Makes the static table. Each key weighs ten times its number."""
     table = pa.table({"key": list(range(KEYS)), "weight": [10 * key for key in range(KEYS)]})
-    write_deltalake(f"{store}/weights", table, storage_options=_options())
+    write_deltalake(f"{store}/weights", table, storage_options=_options(store))
 
 
 def answer(parts: int) -> dict[str, list[tuple[Any, ...]]]:
@@ -105,7 +105,7 @@ def public(store: str, warehouse: str) -> dict[str, list[tuple[Any, ...]]]:
     }
     found = {}
     for name, names in columns.items():
-        table = DeltaTable(f"{store}/{warehouse}/{name}", storage_options=_options()).to_pyarrow_table()
+        table = DeltaTable(f"{store}/{warehouse}/{name}", storage_options=_options(store)).to_pyarrow_table()
         found[name] = sorted(zip(*(table[column].to_pylist() for column in names), strict=True), key=str)
     return found
 
@@ -114,5 +114,5 @@ def _table(rows: Any) -> pa.Table:
     return pa.Table.from_pandas(rows, preserve_index=False)
 
 
-def _options() -> dict[str, str]:
-    return ObjectStoreSettings.of(os.environ).for_delta_rs()
+def _options(store: str) -> dict[str, str] | None:
+    return store_of(store).for_delta_rs() if is_in_object_store(store) else None

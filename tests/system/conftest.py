@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.azurite import azurite
 from tests.support.drivers import Drivers, drivers_on
 from tests.support.hdfs_cluster import hdfs_cluster
 from tests.support.object_store import object_store
@@ -26,6 +27,12 @@ def drivers(tmp_path: Path) -> Iterator[Drivers]:
 @pytest.fixture
 def in_s3() -> Iterator[str]:
     with object_store() as url:
+        yield url
+
+
+@pytest.fixture
+def in_azure() -> Iterator[str]:
+    with azurite() as url:
         yield url
 
 

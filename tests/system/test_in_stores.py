@@ -21,6 +21,7 @@ from spark_jobs.protocol.ids import SinkName, StageName
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.open import open_place
 from tests.support import live_store_pipeline, store_pipeline
+from tests.support.azurite import AZURE_JARS
 from tests.support.bounded_pipeline import Changes
 from tests.support.drivers import ROOT, SETTINGS, Drivers, ended
 from tests.support.kafka_broker import jars
@@ -34,6 +35,8 @@ pytestmark = pytest.mark.spark
 PARTS = 4
 EXECUTORS = {"spark.executor.memory": "512m", "spark.executor.cores": "1"}
 HOSTS = ("first host", "second host", "third host")
+CLIENTS = {"s3": S3_JARS, "abfss": AZURE_JARS}
+"""The list of the jars of Spark's client, by scheme."""
 ADMIT, WINDOWS = StageName("admit"), SinkName("windows")
 
 
@@ -61,9 +64,9 @@ class StoreSite:
 
     @property
     def options(self) -> list[str]:
-        client = ["--jars", ",".join(jars(S3_JARS))] if self.store.startswith("s3:") else []
+        client = CLIENTS.get(self.store.partition(":")[0])
         work = ["--work-root", self.work_root] if self.work_root else []
-        return ["--home", self.home, *work, *client]
+        return ["--home", self.home, *work, *(["--jars", ",".join(jars(client))] if client else [])]
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -95,15 +98,17 @@ def cluster(tmp_path: Path, in_s3: str, monkeypatch: pytest.MonkeyPatch) -> Iter
     params=[
         "in_hdfs",
         "all_work_in_s3",
+        pytest.param("in_azure", marks=pytest.mark.azure),
+        pytest.param("all_work_in_azure", marks=[pytest.mark.azure, pytest.mark.nightly]),
         pytest.param("in_s3", marks=pytest.mark.nightly),
         pytest.param("all_work_in_hdfs", marks=pytest.mark.nightly),
         pytest.param("on_a_cluster", marks=pytest.mark.nightly),
     ]
 )
 def drivers(changes: Changes, request: pytest.FixtureRequest) -> Iterator[Drivers]:
-    store = request.getfixturevalue("in_hdfs" if request.param.endswith("hdfs") else "in_s3")
+    store = request.getfixturevalue(f"in_{'s3' if request.param == 'on_a_cluster' else request.param.rpartition('_')[2]}")
     cluster = request.getfixturevalue("cluster") if request.param == "on_a_cluster" else None
-    work_root = None if request.param in ("in_s3", "in_hdfs") else f"{store}/work"
+    work_root = None if request.param.startswith("in_") else f"{store}/work"
     with _drivers(StoreSite(store, changes.path, cluster, work_root), store_pipeline.__file__) as found:
         yield found
 

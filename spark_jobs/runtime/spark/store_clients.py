@@ -7,7 +7,14 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.protocol.errors import MissingRequirementError
 from spark_jobs.runtime.spark.session import hadoop_version, has_class
-from spark_jobs.storage.object_store_settings import S3_FILE_SYSTEM
+from spark_jobs.storage.azure_settings import ABFS_FILE_SYSTEM
+from spark_jobs.storage.s3_settings import S3_FILE_SYSTEM
+
+_CLIENTS = (
+    ("s3", "S3", S3_FILE_SYSTEM, "hadoop-aws"),
+    ("abfss", "Azure Data Lake Storage", ABFS_FILE_SYSTEM, "hadoop-azure"),
+)
+"""The scheme of a store's URLs, its name, the class of Spark's client, and the module that has it."""
 
 
 def check_clients(spark: SparkSession, urls: Iterable[str]) -> None:
@@ -16,11 +23,13 @@ def check_clients(spark: SparkSession, urls: Iterable[str]) -> None:
     Raises:
         MissingRequirementError: The client is missing. The error names its package.
     """
-    if any(urlsplit(url).scheme == "s3" for url in urls) and not has_class(spark, S3_FILE_SYSTEM):
-        package = f"org.apache.hadoop:hadoop-aws:{hadoop_version(spark)}"
-        raise MissingRequirementError(
-            "Spark cannot reach S3: it has no Hadoop client for it.",
-            safe="Nothing was staged.",
-            remedy=f"Give Spark the client: --packages {package}; for a cluster, spark-submit --packages {package}.",
-            package=package,
-        )
+    schemes = {urlsplit(url).scheme for url in urls}
+    for scheme, store, client, module in _CLIENTS:
+        if scheme in schemes and not has_class(spark, client):
+            package = f"org.apache.hadoop:{module}:{hadoop_version(spark)}"
+            raise MissingRequirementError(
+                f"Spark cannot reach {store}: it has no Hadoop client for it.",
+                safe="Nothing was staged.",
+                remedy=f"Give Spark the client: --packages {package}; for a cluster, spark-submit --packages {package}.",
+                package=package,
+            )

@@ -16,7 +16,7 @@ from spark_jobs.publication.deleted_keys import add_checksums
 from spark_jobs.publication.delta_rs import OpenTable, data_files, open_table, rows_by_file
 from spark_jobs.publication.staged_files import missing_files
 from spark_jobs.publication.table_log import TableLog
-from spark_jobs.storage.object_store_settings import ObjectStoreSettings
+from spark_jobs.storage.s3_settings import S3Settings
 from spark_jobs.storage.table_uris import table_files, table_uri
 from tests.support.lost_answers import lost_answers
 from tests.support.object_store import object_store
@@ -39,7 +39,7 @@ def table(store: str, request: pytest.FixtureRequest) -> str:
 
 
 def options() -> dict[str, str]:
-    return ObjectStoreSettings.of(os.environ).for_delta_rs()
+    return S3Settings.of(os.environ).for_delta_rs()
 
 
 def rows(*numbers: int) -> pa.Table:

@@ -150,7 +150,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Store]:
 
 @pytest.fixture
 def files(store: _Store) -> Files:
-    return ObjectStoreFiles("bucket", "savepoint", retry_timeout_s=0.5)
+    return ObjectStoreFiles("s3://bucket", "savepoint", retry_timeout_s=0.5)
 
 
 def test_a_store_that_accepts_a_second_object_of_the_same_name_is_refused_and_left_clean(store: _Store, files: Files) -> None:
@@ -217,7 +217,7 @@ def test_the_error_of_a_process_without_credentials_says_so(store: _Store, monke
     monkeypatch.setenv("AWS_METADATA_ENDPOINT", f"http://127.0.0.1:{store.server_port}")
     store.always = 403
     with pytest.raises(StorageError) as failed:
-        ObjectStoreFiles("bucket", "savepoint", retry_timeout_s=0.1).read("a")
+        ObjectStoreFiles("s3://bucket", "savepoint", retry_timeout_s=0.1).read("a")
     assert "has no credentials" in failed.value.remedy
     assert "AWS_ACCESS_KEY_ID" in failed.value.remedy
 
@@ -232,7 +232,7 @@ def test_a_store_that_fails_or_is_unavailable_is_an_error_that_may_be_retried(
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free.getsockname()[1]}")
-    away = ObjectStoreFiles("bucket", "savepoint", retry_timeout_s=0.1)
+    away = ObjectStoreFiles("s3://bucket", "savepoint", retry_timeout_s=0.1)
     for call in (away.names, away.read, away.delete, lambda path: away.create(path, b"")):
         with pytest.raises(StorageError, match="s3://bucket/savepoint/a: "):
             call("a")
@@ -260,20 +260,20 @@ def test_settings_that_cannot_be_used_are_refused_and_not_shown(
     else:
         monkeypatch.setenv(name, value)
     with pytest.raises(InvalidParameterError, match="settings for object stores cannot be used") as refused:
-        ObjectStoreFiles("bucket", "savepoint")
+        ObjectStoreFiles("s3://bucket", "savepoint")
     assert "hidden" not in f"{refused.value}"
 
 
 def test_a_client_without_conditional_writes_is_refused(store: _Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_CONDITIONAL_PUT", "disabled")
     with pytest.raises(InvalidParameterError, match="cannot be used"):
-        ObjectStoreFiles("bucket", "savepoint").create("a", b"")
+        ObjectStoreFiles("s3://bucket", "savepoint").create("a", b"")
 
 
 def test_an_exception_of_the_client_becomes_a_storage_error(store: _Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SESSION_TOKEN", "hidden\n")  # no header can contain a line break
     with pytest.raises(StorageError) as failed:
-        ObjectStoreFiles("bucket", "savepoint").read("a")
+        ObjectStoreFiles("s3://bucket", "savepoint").read("a")
     assert "hidden" not in f"{failed.value}"
 
 
@@ -314,7 +314,7 @@ def test_a_create_succeeds_if_the_existing_object_is_deleted_meanwhile(store: _S
 def test_a_store_that_never_decides_between_creates_is_an_error_that_may_be_retried(store: _Store) -> None:
     store.undecided = 10
     with pytest.raises(StorageError, match="refuses every try") as failed:
-        ObjectStoreFiles("bucket", "savepoint", pauses_s=(0.0,)).create("a", b"ours")
+        ObjectStoreFiles("s3://bucket", "savepoint", pauses_s=(0.0,)).create("a", b"ours")
     assert failed.value.retry is Retry.WITH_BACKOFF
 
 
@@ -350,16 +350,16 @@ def test_bytes_of_two_objects_with_the_same_name_are_never_mixed(store: _Store, 
 def test_a_request_to_a_busy_store_is_repeated_until_the_deadline(store: _Store) -> None:
     store.objects["/bucket/savepoint/a"] = b"rows"
     store.busy = 12
-    assert ObjectStoreFiles("bucket", "savepoint").read("a") == b"rows"
+    assert ObjectStoreFiles("s3://bucket", "savepoint").read("a") == b"rows"
 
 
 def test_the_environment_sets_the_timeout_of_a_call(store: _Store, monkeypatch: pytest.MonkeyPatch) -> None:
     store.objects["/bucket/savepoint/a"] = b"rows"
     store.takes_s = 1.0
-    assert ObjectStoreFiles("bucket", "savepoint").read("a") == b"rows"
+    assert ObjectStoreFiles("s3://bucket", "savepoint").read("a") == b"rows"
     monkeypatch.setenv("AWS_TIMEOUT", "500ms")
     with pytest.raises(StorageError):
-        ObjectStoreFiles("bucket", "savepoint", retry_timeout_s=0.1).read("a")
+        ObjectStoreFiles("s3://bucket", "savepoint", retry_timeout_s=0.1).read("a")
 
 
 def _read_in_fork(files: Files, answers: "Queue[str]") -> None:

@@ -1,120 +1,73 @@
-"""One configuration of a store is translated for each client."""
+"""Each URL of an object store has the settings of one store."""
 
 from dataclasses import replace
 
 import pytest
 
-from spark_jobs.protocol.errors import InvalidParameterError, RejectedError
-from spark_jobs.protocol.spark_settings import is_shown
+from spark_jobs.protocol.errors import InvalidParameterError
 from spark_jobs.storage import object_store_settings
-from spark_jobs.storage.object_store_settings import Credentials, ObjectStoreSettings, store_of, use_store
+from spark_jobs.storage.azure_settings import AzureCredentials, AzureSettings
+from spark_jobs.storage.object_store_settings import is_in_object_store, spark_settings, store_of, use_store
+from spark_jobs.storage.s3_settings import S3Credentials, S3Settings
 
-SECRETS = {"AWS_ACCESS_KEY_ID": "the-key", "AWS_SECRET_ACCESS_KEY": "the-secret", "AWS_SESSION_TOKEN": "the-token"}
-ENDPOINT = {"AWS_ENDPOINT_URL": "http://127.0.0.1:9000", "AWS_REGION": "eu-central-1"}
-S3A = "spark.hadoop.fs.s3a"
-
-
-def test_each_client_gets_endpoint_and_region_in_its_own_settings() -> None:
-    settings = ObjectStoreSettings.of(ENDPOINT)
-    assert settings.for_delta_rs() == {
-        "allow_http": "true",
-        "aws_endpoint": "http://127.0.0.1:9000",
-        "aws_region": "eu-central-1",
-    }
-    assert settings.for_spark({}) == {
-        f"{S3A}.input.stream.type": "classic",
-        f"{S3A}.endpoint": "http://127.0.0.1:9000",
-        f"{S3A}.endpoint.region": "eu-central-1",
-        f"{S3A}.path.style.access": "true",
-        f"{S3A}.connection.ssl.enabled": "false",
-    }
-
-
-def test_clients_without_an_endpoint_use_aws_with_the_role_of_the_host() -> None:
-    settings = ObjectStoreSettings.of({})
-    assert settings.for_delta_rs() == {"allow_http": "true"}
-    assert settings.for_spark({}) == {f"{S3A}.input.stream.type": "classic"}
-
-
-def test_no_secret_is_in_a_setting() -> None:
-    settings = ObjectStoreSettings.of(ENDPOINT | SECRETS)
-    said = str([settings, settings.for_spark({}), settings.for_delta_rs()])
-    assert [secret for secret in SECRETS.values() if secret in said] == []
-    assert all(is_shown(name) for name in settings.for_spark({}) if not name.endswith("input.stream.type"))
-
-
-def test_the_more_specific_variable_counts() -> None:
-    given = {"AWS_ENDPOINT_URL_S3": "https://s3.example.com", "AWS_DEFAULT_REGION": "eu-west-1"}
-    settings = ObjectStoreSettings.of(ENDPOINT | given)
-    assert (settings.endpoint, settings.region) == ("https://s3.example.com", "eu-central-1")
-    assert settings.for_spark({})[f"{S3A}.connection.ssl.enabled"] == "true"
-
-
-def test_a_store_may_have_bucket_names_in_host_names() -> None:
-    settings = ObjectStoreSettings.of(ENDPOINT | {"AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "true"})
-    assert settings.for_spark({})[f"{S3A}.path.style.access"] == "false"
-
-
-def test_settings_of_the_user_have_priority() -> None:
-    given = {f"{S3A}.path.style.access": "false", f"{S3A}.endpoint": "127.0.0.1:9000/"}
-    settings = ObjectStoreSettings.of(ENDPOINT).for_spark(given)
-    assert given.items() <= settings.items()
-
-
-@pytest.mark.parametrize("environment", [ENDPOINT, {}])
-def test_settings_that_name_another_store_than_the_environment_are_refused(environment: dict[str, str]) -> None:
-    with pytest.raises(RejectedError, match="names another store") as refused:
-        ObjectStoreSettings.of(environment).for_spark({f"{S3A}.endpoint": "https://elsewhere.example.com"})
-    assert refused.value.remedy
-
-
-@pytest.mark.parametrize("endpoint", ["nonsense", "ftp://host", "https://user:hidden@host", "http://[hidden"])
-def test_an_endpoint_that_is_no_url_is_refused_and_not_shown(endpoint: str) -> None:
-    with pytest.raises(InvalidParameterError, match="AWS_ENDPOINT is not of the form") as refused:
-        ObjectStoreSettings.of({"AWS_ENDPOINT": endpoint})
-    assert "hidden" not in str(refused.value)
-
-
-LAKE = ObjectStoreSettings("https://store.example.com", "eu", credentials=Credentials("key", "word"))
+CONTAINER = "abfss://lake@flights.dfs.core.windows.net"
+LAKE = S3Settings("https://store.example.com", "eu", credentials=S3Credentials("key", "word"))
 
 
 @pytest.fixture
 def stores(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process without a configured store, whose environment names another store."""
     monkeypatch.setattr(object_store_settings, "_of_names", {})
-    monkeypatch.setattr(object_store_settings, "_of_buckets", {})
+    monkeypatch.setattr(object_store_settings, "_of_roots", {})
     monkeypatch.setenv("AWS_ENDPOINT_URL", "https://environment.example.com")
 
 
 @pytest.mark.usefixtures("stores")
 def test_a_bucket_is_in_the_store_of_its_connection() -> None:
-    assert store_of("lake").endpoint == "https://environment.example.com"
-    use_store("a connection", LAKE, ["lake"])
-    assert store_of("lake") is store_of("tables") is LAKE, "with one store all buckets are in it"
-    use_store("the environment's", None, ["pond"])
-    assert store_of("lake") is LAKE
-    assert store_of("pond").endpoint == "https://environment.example.com"
-    with pytest.raises(InvalidParameterError, match="not known which store has the bucket tables") as refused:
-        store_of("tables")
-    assert refused.value.exists == "Known are the buckets lake, pond."
+    assert store_of("s3://lake/x").endpoint == "https://environment.example.com"
+    use_store("a connection", LAKE, ["s3://lake"])
+    assert store_of("s3://lake/x") is store_of("s3://tables/x") is LAKE, "with one store all buckets are in it"
+    use_store("the environment's", None, ["s3://pond"])
+    assert store_of("s3://lake/x") is LAKE
+    assert store_of("s3://pond/x").endpoint == "https://environment.example.com"
+    with pytest.raises(InvalidParameterError, match="not known which store has s3://tables") as refused:
+        store_of("s3://tables/x")
+    assert refused.value.exists == "Known are s3://lake, s3://pond."
 
 
 @pytest.mark.usefixtures("stores")
 def test_newer_keys_of_a_connection_replace_the_older_ones() -> None:
-    newer = replace(LAKE, credentials=Credentials("key", "newer"))
-    use_store("a connection", LAKE, ["lake"])
-    use_store("a connection", newer, ["lake"])
-    assert store_of("lake") is newer
-    use_store("another with the same", newer, ["lake"])
-    with pytest.raises(InvalidParameterError, match="The bucket lake has other settings in"):
-        use_store("another", LAKE, ["lake"])
+    newer = replace(LAKE, credentials=S3Credentials("key", "newer"))
+    use_store("a connection", LAKE, ["s3://lake"])
+    use_store("a connection", newer, ["s3://lake"])
+    assert store_of("s3://lake/x") is newer
+    use_store("another with the same", newer, ["s3://lake"])
+    with pytest.raises(InvalidParameterError, match="s3://lake has other settings in"):
+        use_store("another", LAKE, ["s3://lake"])
     assert "word" not in str(LAKE)
 
 
-def test_the_environment_of_a_driver_has_the_same_settings() -> None:
-    assert ObjectStoreSettings.of(LAKE.environment()) == replace(LAKE, credentials=None)
-    assert LAKE.for_delta_rs()["aws_secret_access_key"] == LAKE.environment()["AWS_SECRET_ACCESS_KEY"] == "word"
-    assert ObjectStoreSettings().environment() == {}
-    hosted = replace(LAKE, bucket_in_host=True)
-    assert ObjectStoreSettings.of(hosted.environment()).bucket_in_host
-    assert hosted.for_delta_rs()["aws_virtual_hosted_style_request"] == hosted.for_obstore()["virtual_hosted_style_request"]
+@pytest.mark.usefixtures("stores")
+def test_a_connection_to_one_kind_of_store_leaves_the_other_kind_to_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", "http://127.0.0.1:10000/flights")
+    use_store("a connection", LAKE, ["s3://lake"])
+    assert store_of(f"{CONTAINER}/homes") == AzureSettings("http://127.0.0.1:10000/flights")
+    known = AzureSettings(credentials=AzureCredentials(account_key="key"))
+    use_store("another", known, [CONTAINER])
+    assert store_of(f"{CONTAINER}/homes") is known
+    assert store_of("s3://lake/x") is LAKE
+
+
+def test_spark_has_the_settings_of_every_kind_of_store() -> None:
+    given = {"AWS_REGION": "eu-central-1", "AZURE_STORAGE_ACCOUNT_KEY": "key"}
+    settings = spark_settings(given, {})
+    assert settings["spark.hadoop.fs.s3a.endpoint.region"] == "eu-central-1"
+    assert settings["spark.hadoop.fs.azure.account.key"] == "${env.AZURE_STORAGE_ACCOUNT_KEY}"
+
+
+@pytest.mark.parametrize(
+    ("url", "is_there"),
+    [("s3://lake/x", True), (f"{CONTAINER}/x", True), ("hdfs://lake/x", False), ("file:///lake/x", False), ("/lake/x", False)],
+)
+def test_a_url_of_an_object_store_is_known_by_its_scheme(url: str, is_there: bool) -> None:
+    assert is_in_object_store(url) == is_there

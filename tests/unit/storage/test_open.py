@@ -168,6 +168,31 @@ def test_a_place_may_be_in_an_object_store(url: str) -> None:
     assert open_place(url).below("c").url == "s3://bucket/a/b/c"
 
 
+@pytest.mark.parametrize("scheme", ["abfss", "abfs", "ABFSS"])
+def test_a_place_may_be_in_azure(scheme: str) -> None:
+    place = open_place(f"{scheme}://lake@Flights.dfs.core.windows.net/a/b/")
+    assert place.url == "abfss://lake@flights.dfs.core.windows.net/a/b"
+    assert place.below("c").url == "abfss://lake@flights.dfs.core.windows.net/a/b/c"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "abfss://lake",
+        "abfss://lake@flights/a",
+        "abfss://lake:hidden@flights.dfs.core.windows.net/a",
+        "abfss://lake@flights.dfs.core.windows.net/a?sig=hidden",
+        "abfss://lake@flights.blob.core.windows.net/a",
+        "abfss://lake@flights.dfs.core.windows.net//a",
+        "abfss://lake@flights.dfs.core.windows.net/a/../b",
+    ],
+)
+def test_an_invalid_place_in_azure_is_refused_with_the_valid_form(url: str) -> None:
+    with pytest.raises(InvalidParameterError, match=r"abfss://container@account\.dfs\.core\.windows\.net/directory") as refused:
+        open_place(url)
+    assert "lake:hidden" not in str(refused.value)
+
+
 def test_a_place_may_be_a_whole_bucket() -> None:
     assert open_place("s3a://bucket/").url == "s3://bucket"
     assert open_place("s3://bucket").below("a").url == "s3://bucket/a"
@@ -201,6 +226,7 @@ def test_credentials_in_a_url_are_refused_and_not_repeated() -> None:
     ("url", "module", "package", "extra"),
     [
         ("s3://bucket/a", "object_store", "obstore", "[s3]"),
+        ("abfss://lake@flights.dfs.core.windows.net/a", "object_store", "obstore", "[azure]"),
         ("hdfs://name-node:8020/a", "hdfs", "hdfs-native", "[hdfs]"),
     ],
 )

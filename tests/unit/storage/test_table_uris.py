@@ -24,7 +24,15 @@ def test_the_two_spellings_of_a_place_in_s3_are_one_table() -> None:
     assert is_in_store(uri)
 
 
-@pytest.mark.parametrize("place", ["gs://lake/flights", "abfss://lake@account.dfs.core.windows.net/flights", "s3://lake/../x"])
+def test_the_two_spellings_of_a_place_in_azure_are_one_table() -> None:
+    uri = table_uri("abfs://lake@Flights.dfs.core.windows.net/ware house/flights")
+    assert uri == "abfss://lake@flights.dfs.core.windows.net/ware%20house/flights"
+    assert uri == table_uri("abfss://lake@flights.dfs.core.windows.net/ware house/flights/")
+    assert spark_path(uri) == table_files(uri).url == "abfss://lake@flights.dfs.core.windows.net/ware house/flights"
+    assert is_in_store(uri)
+
+
+@pytest.mark.parametrize("place", ["gs://lake/flights", "abfss://lake@account/flights", "s3://lake/../x"])
 def test_a_place_without_a_publisher_is_refused(place: str) -> None:
     with pytest.raises(InvalidParameterError):
         table_uri(place)

@@ -1,0 +1,120 @@
+"""The settings of Azure Data Lake Storage, in the words of each client: obstore, delta-rs, and ABFS for Spark.
+
+The account is in the URL. obstore and delta-rs read the credentials from the environment, and Spark's client does so through Hadoop, which
+puts a variable in the place of ``${env.NAME}`` when it reads a setting. So a setting has the variable's name, never its value.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Self
+from urllib.parse import urlsplit
+
+from spark_jobs.protocol.errors import RejectedError
+from spark_jobs.storage.store_settings import ObjectStoreSettings, check_endpoint, host_of
+
+ABFS_FILE_SYSTEM = "org.apache.hadoop.fs.azurebfs.SecureAzureBlobFileSystem"
+"""Hadoop's client of Azure Data Lake Storage."""
+_WITHOUT_TLS = "org.apache.hadoop.fs.azurebfs.AzureBlobFileSystem"
+_ENDPOINT = "AZURE_STORAGE_ENDPOINT"
+_KEYS = ("AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_ACCESS_KEY")
+_TOKENS = ("AZURE_STORAGE_SAS_TOKEN", "AZURE_STORAGE_SAS_KEY")
+_PRINCIPAL = ("AZURE_CLIENT_ID", "AZURE_CLIENT_SECRET", "AZURE_TENANT_ID")
+_HADOOP = "spark.hadoop.fs.azure."
+_ABFS_ENDPOINT = f"{_HADOOP}abfs.endpoint"
+_AUTHENTICATION = f"{_HADOOP}account.auth.type"
+
+
+@dataclass(frozen=True)
+class AzureCredentials:
+    """The key of an account, a shared access signature, or a service principal."""
+
+    account_key: str | None = field(default=None, repr=False)
+    sas_token: str | None = field(default=None, repr=False)
+    client_id: str | None = None
+    client_secret: str | None = field(default=None, repr=False)
+    tenant_id: str | None = None
+
+    def named(self, names: tuple[str, str, str, str, str]) -> dict[str, str]:
+        """Returns the parts that there are, under the given names."""
+        parts = (self.account_key, self.sas_token, self.client_id, self.client_secret, self.tenant_id)
+        return {name: part for name, part in zip(names, parts, strict=True) if part}
+
+
+@dataclass(frozen=True)
+class AzureSettings(ObjectStoreSettings):
+    """The address of a store, and its credentials."""
+
+    SCHEME: ClassVar = "abfss"
+    ROOT: ClassVar = "container"
+    VARIABLES: ClassVar = (*_KEYS, *_TOKENS, *_PRINCIPAL, _ENDPOINT)
+    KEYS: ClassVar = f"{_KEYS[0]}, {_TOKENS[0]}, or {', '.join(_PRINCIPAL[:2])} and {_PRINCIPAL[2]}"
+    ENDPOINT: ClassVar = _ENDPOINT
+
+    endpoint: str | None = None
+    """The URL of an emulator, with the account as its path; None for Azure."""
+    variables: tuple[str, ...] = ()
+    """The variables of the environment with credentials for Spark's client: those of one way to authenticate."""
+    credentials: AzureCredentials | None = None
+    """None: each client finds them itself, in the environment or by the identity of the host."""
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str]) -> Self:
+        check_endpoint(_ENDPOINT, environment.get(_ENDPOINT))
+        ways = (*((key,) for key in _KEYS), _PRINCIPAL, *((token,) for token in _TOKENS))
+        found = next((way for way in ways if all(environment.get(name) for name in way)), ())
+        return cls(endpoint=environment.get(_ENDPOINT) or None, variables=found)
+
+    def environment(self) -> dict[str, str]:
+        found = {_ENDPOINT: self.endpoint} if self.endpoint else {}
+        return found | (self.credentials.named((_KEYS[0], _TOKENS[0], *_PRINCIPAL)) if self.credentials else {})
+
+    def for_obstore(self) -> dict[str, str]:
+        """Returns the configuration of obstore's client; what is not in it, obstore reads from the environment."""
+        found = {"endpoint": self.endpoint} if self.endpoint else {}
+        names = ("account_key", "sas_key", "client_id", "client_secret", "tenant_id")
+        return found | (self.credentials.named(names) if self.credentials else {})
+
+    def for_delta_rs(self) -> dict[str, str]:
+        return {"allow_http": "true"} | {f"azure_storage_{name}": value for name, value in self.for_obstore().items()}
+
+    def for_spark(self, given: Mapping[str, str]) -> dict[str, str]:
+        # When a driver ends, the client would send metrics, and repeat that for minutes if the network is away.
+        settings = {f"{_HADOOP}metrics.collection.enabled": "false"} | self._authentication()
+        if self.endpoint:
+            address = urlsplit(self.endpoint)
+            settings |= {
+                _ABFS_ENDPOINT: address.netloc,
+                f"{_HADOOP}always.use.https": str(address.scheme == "https").lower(),
+                f"{_HADOOP}account.hns.enabled": "false",
+                f"{_HADOOP}fns.account.service.type": "BLOB",
+            }
+            if address.scheme == "http":
+                settings["spark.hadoop.fs.abfss.impl"] = _WITHOUT_TLS
+                settings[f"{_HADOOP}networking.library"] = "JDK_HTTP_URL_CONNECTION"  # the other one does not start without TLS
+        chosen = given.get(_ABFS_ENDPOINT)
+        if chosen is not None and host_of(chosen) != (urlsplit(self.endpoint).netloc.lower() if self.endpoint else ""):
+            raise RejectedError(
+                f"The setting {_ABFS_ENDPOINT} names another store than the environment.",
+                exists=f"Spark would write to {chosen}; documents and Delta commits go to {self.endpoint or 'Azure'}.",
+                remedy=f"Remove the setting, and name the store with {_ENDPOINT}.",
+                setting=_ABFS_ENDPOINT,
+            )
+        return settings | {key: given[key] for key in settings.keys() & given.keys()}
+
+    def _authentication(self) -> dict[str, str]:
+        """Returns ABFS's settings for the credentials in the environment; empty without any."""
+        values = [f"${{env.{name}}}" for name in self.variables]
+        if not values:
+            return {}
+        if self.variables[0] in _KEYS:
+            return {f"{_HADOOP}account.key": values[0]}
+        if self.variables[0] in _TOKENS:
+            return {_AUTHENTICATION: "SAS", f"{_HADOOP}sas.fixed.token": values[0]}
+        client, secret, tenant = values
+        return {
+            _AUTHENTICATION: "OAuth",
+            f"{_HADOOP}account.oauth.provider.type": "org.apache.hadoop.fs.azurebfs.oauth2.ClientCredsTokenProvider",
+            f"{_HADOOP}account.oauth2.client.endpoint": f"https://login.microsoftonline.com/{tenant}/oauth2/token",
+            f"{_HADOOP}account.oauth2.client.id": client,
+            f"{_HADOOP}account.oauth2.client.secret": secret,
+        }

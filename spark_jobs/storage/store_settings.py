@@ -1,0 +1,85 @@
+"""The settings of object stores of any kind."""
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import ClassVar, Self
+from urllib.parse import urlsplit
+
+from spark_jobs.protocol.errors import InvalidParameterError
+
+_NO_URL = re.compile(r"[^!-~]")
+
+
+class ObjectStoreSettings(ABC):
+    """The address of a store of one kind, and its credentials."""
+
+    SCHEME: ClassVar[str]
+    """The scheme of its URLs."""
+    ROOT: ClassVar[str]
+    """The word for that which has the objects: a bucket or a container."""
+    VARIABLES: ClassVar[tuple[str, ...]]
+    """The environment variables that name a store and its credentials."""
+    KEYS: ClassVar[str]
+    """The variables for the credentials, in words."""
+    ENDPOINT: ClassVar[str]
+    """The variable for the endpoint."""
+    endpoint: str | None
+    """The URL of the store; None for that of the cloud."""
+
+    @classmethod
+    @abstractmethod
+    def of(cls, environment: Mapping[str, str]) -> Self:
+        """Returns the settings of an environment.
+
+        Raises:
+            InvalidParameterError: An endpoint is not a URL, or contains a user.
+        """
+
+    @abstractmethod
+    def environment(self) -> dict[str, str]:
+        """Returns the variables that give a driver these settings; they take the place of all :attr:`VARIABLES`."""
+
+    @abstractmethod
+    def for_delta_rs(self) -> dict[str, str]:
+        """Returns the storage options of a Delta table. delta-rs reads all others from the environment."""
+
+    @abstractmethod
+    def for_spark(self, given: Mapping[str, str]) -> dict[str, str]:
+        """Returns the settings of Spark's client. Settings that the user gives win.
+
+        Args:
+            given: The user's settings.
+
+        Raises:
+            RejectedError: They name another store than these. Spark would stage rows in a store that is not published.
+        """
+
+
+def check_endpoint(name: str, endpoint: str | None) -> None:
+    """Refuses an endpoint that a client would interpret in its own way.
+
+    Args:
+        name: Name of the environment variable that has it.
+        endpoint: The endpoint, if there is one.
+
+    Raises:
+        InvalidParameterError: The endpoint is not a URL, or contains a user. It is not shown, because it may contain a password.
+    """
+    if not endpoint:
+        return
+    try:
+        found = urlsplit(endpoint)
+        usable = found.scheme in ("http", "https") and found.hostname and "@" not in found.netloc and not _NO_URL.search(endpoint)
+    except ValueError:
+        usable = False
+    if not usable:
+        raise InvalidParameterError(
+            f"The environment's settings for object stores cannot be used: {name} is not of the form https://host:port, without a user.",
+            remedy=f"Correct the variables {name.partition('_')[0]}_… of this process.",
+        )
+
+
+def host_of(endpoint: str) -> str:
+    """Returns an endpoint without its scheme, in one spelling."""
+    return endpoint.partition("://")[2].rstrip("/").lower() or endpoint.rstrip("/").lower()

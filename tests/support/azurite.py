@@ -1,0 +1,78 @@
+"""A server of Azure's blob storage on this machine, for tests of files in Azure."""
+
+import base64
+import hashlib
+import hmac
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from email.utils import formatdate
+from http.client import HTTPConnection
+from pathlib import Path
+
+import pytest
+
+ACCOUNT = "devstoreaccount1"
+KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+"""The key of the only account, which the documentation of the server names."""
+CONTAINER = f"lake@{ACCOUNT}.dfs.core.windows.net"
+AZURE_JARS = ".azure.jars"
+"""The list of the jars with which Spark speaks to Azure."""
+_PROGRAM = Path(sys.prefix) / "azurite" / "node_modules" / ".bin" / "azurite-blob"
+_VERSION = "2021-12-02"
+_STARTS_S = 60.0
+
+
+@contextmanager
+def azurite() -> Iterator[str]:
+    """Starts a server with an empty container, found by this process and its children in their environment. Yields the place's URL."""
+    port = _free_port()
+    options = ["--skipApiVersionCheck", "--disableTelemetry", "--inMemoryPersistence", "--silent"]
+    command = [str(_PROGRAM), "--blobHost", "127.0.0.1", "--blobPort", str(port), *options]
+    with (
+        subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        try:
+            _make_container(port)
+            patch.setenv("AZURE_STORAGE_ENDPOINT", f"http://127.0.0.1:{port}/{ACCOUNT}")
+            patch.setenv("AZURE_STORAGE_ACCOUNT_KEY", KEY)
+            yield f"abfss://{CONTAINER}"
+        finally:
+            server.terminate()
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
+
+
+def _make_container(port: int) -> None:
+    """Makes the container as soon as the server answers."""
+    name = CONTAINER.partition("@")[0]
+    date = formatdate(usegmt=True)
+    unused = "\n" * 12
+    signed = f"PUT{unused}x-ms-date:{date}\nx-ms-version:{_VERSION}\n/{ACCOUNT}/{ACCOUNT}/{name}\nrestype:container"
+    signature = base64.b64encode(hmac.digest(base64.b64decode(KEY), signed.encode(), hashlib.sha256)).decode()
+    headers = {
+        "x-ms-date": date,
+        "x-ms-version": _VERSION,
+        "Content-Length": "0",
+        "Authorization": f"SharedKey {ACCOUNT}:{signature}",
+    }
+    status, ends_s = 0, time.monotonic() + _STARTS_S
+    while not status:
+        try:
+            with closing(HTTPConnection("127.0.0.1", port, timeout=10)) as connection:
+                connection.request("PUT", f"/{ACCOUNT}/{name}?restype=container", headers=headers)
+                status = connection.getresponse().status
+        except OSError:
+            if time.monotonic() > ends_s:
+                raise
+            time.sleep(0.1)
+    assert status == 201, status
