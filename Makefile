@@ -18,6 +18,9 @@ CHROMIUM := $(shell command -v chromium)
 # What installs Azurite, the server of Azure's storage.
 NPM := $(shell command -v npm)
 
+# What sets up the nightly tests of Google Cloud Storage.
+GOOGLE := $(and $(shell command -v go),$(shell command -v mvn))
+
 # What the older versions are in: constraints/$(point).txt and .venvs/$(point).
 OLDER := spark-4.0 spark-4.1
 
@@ -55,10 +58,11 @@ sample-%:
 	.venvs/$*/bin/python -m pytest $(SIDE_BY_SIDE) -W default -m "every_version and not nightly and not stores" $$(grep -rl --include='*.py' mark.every_version tests)
 
 nightly: warm ## Run every test there is, with more examples; hours
+	@scripts/setup.sh google
 	$(MAKE) matrix
 	@scripts/setup.sh night $(OLDEST)
 	.venvs/$(OLDEST)/bin/python -m pytest $(SIDE_BY_SIDE) -W default -m "not matrix and not stores and not hdfs" $(OLDEST_AT_NIGHT)
-	SPARK_TESTS_COMPILE=1 $(PYTHON) -m pytest -m "not matrix" --hypothesis-profile=nightly --randomly-seed=default
+	SPARK_TESTS_COMPILE=1 $(PYTHON) -m pytest -m "not matrix$(if $(CHROMIUM),, and not browser)$(if $(NPM),, and not azure)$(if $(GOOGLE),, and not google)" --hypothesis-profile=nightly --randomly-seed=default
 
 bench: warm ## Measure, and compare with Spark and Delta alone; QUICK=1: eight minutes
 	$(PYTHON) -m benchmarks $(if $(QUICK),--quick)

@@ -8,22 +8,22 @@ _TEXTS: dict[str, Any] = {"type": ["string", "null"]}
 _FIELDS: dict[str, Any] = {
     "home_root": {
         "label": "Home roots",
-        "description": "Directories, URLs in S3, Azure or HDFS, separated by commas. Homes are allowed only there.",
+        "description": "Directories, URLs in S3, Azure, Google Cloud or HDFS, separated by commas. Homes are allowed only there.",
         "schema": _TEXTS,
     },
     "work_root": {
         "label": "Work root",
-        "description": "For homes in a store and a cluster: a URL in S3, Azure or HDFS, or a directory that executors share.",
+        "description": "For homes in a store and a cluster: a URL in S3, Azure, Google Cloud or HDFS, or a directory that executors share.",
         "schema": _TEXTS,
     },
     "savepoint_root": {
         "label": "Savepoint roots",
-        "description": "Further places for savepoints: directories, URLs in S3, Azure or HDFS, separated by commas.",
+        "description": "Further places for savepoints: directories, URLs in S3, Azure, Google Cloud or HDFS, separated by commas.",
         "schema": _TEXTS,
     },
     "store_conn_id": {
         "label": "Store connection",
-        "description": "A connection of type aws, wasb or adls, for roots and tables in a store. Empty: the environment's credentials.",
+        "description": "A connection of type aws, wasb, adls or google_cloud_platform with the credentials of a store.",
         "schema": _TEXTS,
     },
     "python": {

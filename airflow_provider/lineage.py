@@ -65,7 +65,7 @@ def lineage_of(results: Iterable[HomeResult]) -> OperatorLineage[Any, Any]:
     return OperatorLineage(inputs=list(inputs.values()), outputs=outputs, run_facets=run_facets)
 
 
-_OBJECT_STORES = {"s3": "s3", "s3a": "s3", "abfss": "abfss", "abfs": "abfss"}
+_OBJECT_STORES = {"s3": "s3", "s3a": "s3", "abfss": "abfss", "abfs": "abfss", "gs": "gs"}
 """The scheme of a namespace by that of a URL. A name in an object store begins without a slash."""
 
 

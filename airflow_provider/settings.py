@@ -133,8 +133,8 @@ def read_settings(extra: Mapping[str, Any], conn_id: str, conn_type: str | None 
     for name in ("work_root", "store_conn_id", "python", "master", "spark_conn_id", "spark_main"):
         if not isinstance(given.get(name, ""), str):
             raise _refused(conn_id, name, given[name], "a text")
-    if not given.get("work_root", "/").startswith(("/", "s3:", "s3a:", "abfss:", "abfs:", "hdfs:")):
-        raise _refused(conn_id, "work_root", given["work_root"], "an absolute directory, or an s3:, abfss: or hdfs: URL")
+    if not given.get("work_root", "/").startswith(("/", "s3:", "s3a:", "abfss:", "abfs:", "gs:", "hdfs:")):
+        raise _refused(conn_id, "work_root", given["work_root"], "an absolute directory, or an s3:, abfss:, gs: or hdfs: URL")
     conf = given.get("conf", {})
     if isinstance(conf, str):
         try:

@@ -1,6 +1,6 @@
-"""The stores of connections: an Airflow connection of type ``aws``, ``wasb`` or ``adls`` as settings for object stores.
+"""The stores of connections: an Airflow connection of type ``aws``, ``wasb``, ``adls`` or ``google_cloud_platform`` as settings.
 
-Its fields are those that Airflow's providers for Amazon and Microsoft Azure define. Those providers are not needed.
+Its fields are those that Airflow's providers for Amazon, Microsoft Azure and Google define. Those providers are not needed.
 """
 
 import json
@@ -15,6 +15,7 @@ from airflow_provider.settings import Settings, read_settings
 from airflow_provider.version_compat import AirflowNotFoundException
 from spark_jobs.protocol.errors import InvalidParameterError, MissingRequirementError
 from spark_jobs.storage.azure_settings import AzureCredentials, AzureSettings
+from spark_jobs.storage.google_settings import GoogleSettings
 from spark_jobs.storage.object_store_settings import is_in_object_store, root_of, use_store
 from spark_jobs.storage.open import open_place
 from spark_jobs.storage.s3_settings import S3Credentials, S3Settings
@@ -24,6 +25,8 @@ _KNOWN_OF_S3 = frozenset({"aws_session_token", "endpoint_url", "region_name", "s
 """The extras of an ``aws`` connection that are followed."""
 _KNOWN_OF_AZURE = frozenset({"sas_token", "shared_access_key", "tenant_id"})
 """The extras of a ``wasb`` or ``adls`` connection that are followed."""
+_KNOWN_OF_GOOGLE = frozenset({"key_path", "project"})
+"""The extras of a ``google_cloud_platform`` connection that are followed. No client needs a project."""
 
 
 def use_store_of(settings: Settings, get_connection: Callable[[str], Any] = BaseHook.get_connection) -> None:
@@ -113,7 +116,16 @@ def _read_azure(store_conn_id: str, connection: Any) -> AzureSettings:
     return AzureSettings(checked.endpoint, credentials=credentials if key or token or secret else None)
 
 
-_READERS: Mapping[str, Callable[[str, Any], ObjectStoreSettings]] = {"aws": _read_s3, "wasb": _read_azure, "adls": _read_azure}
+def _read_google(store_conn_id: str, connection: Any) -> GoogleSettings:
+    return GoogleSettings(credentials_file=_followed(store_conn_id, connection, _KNOWN_OF_GOOGLE).get("key_path"))
+
+
+_READERS: Mapping[str, Callable[[str, Any], ObjectStoreSettings]] = {
+    "aws": _read_s3,
+    "wasb": _read_azure,
+    "adls": _read_azure,
+    "google_cloud_platform": _read_google,
+}
 """The reader of each type of connection."""
 
 
@@ -124,7 +136,7 @@ def _followed(store_conn_id: str, connection: Any, known: frozenset[str]) -> dic
         raise _refused(
             store_conn_id,
             f"has {', '.join(unknown)}, which the clients of the store do not all follow",
-            "Give it keys, or neither keys nor these extras and the process a role.",
+            "Give it other credentials, or neither credentials nor these extras and the process a role.",
         )
     return extra
 

@@ -179,6 +179,16 @@ install_azurite() { # the server of Azure's storage; without npm the tests that 
     cp scripts/azurite/package-lock.json "$azurite/installed.json"
 }
 
+install_google() { # a server of Google Cloud Storage, and Spark's client; without Go and Maven the nightly tests that need them are left out
+    local google=$PWD/$venv/google jar=gcs-connector-4.0.4-shaded.jar
+    if ! command -v go >/dev/null || ! command -v mvn >/dev/null || jars_are_there "$venv/.google.jars"; then return; fi
+    watched "fake-gcs-server" env GOBIN="$google" go install github.com/fsouza/fake-gcs-server@v1.56.1 || explain "fake-gcs-server"
+    watched "Google's connector" mvn -q dependency:copy -DoutputDirectory="$google" \
+        -Dartifact=com.google.cloud.bigdataoss:gcs-connector:4.0.4:jar:shaded || explain "Google's connector"
+    "$python" -c 'import sys; from pathlib import Path; from scripts.jar_hashes import write_list; write_list(Path(sys.argv[1]), sys.argv[2:])' \
+        "$venv/.google.jars" "$google/$jar"
+}
+
 keep_classes() { # of use only: without them every start of Spark is some seconds slower
     ! compgen -G "$venv/share/spark-jobs/*.jsa" >/dev/null || return 0
     watched "Spark's classes" "$python" -m spark_jobs warm-up || echo "  Spark's classes could not be kept: the tests take longer. The reason is in $log."
@@ -208,6 +218,9 @@ night)
     : >"$venv/.s3.jars" # S3's client is that of a newer Hadoop, and so is Azure's
     : >"$venv/.azure.jars"
     ;;
+google)
+    install_google
+    ;;
 matrix)
     [ -n "$point" ] || fail "no point is named." "Use: scripts/setup.sh matrix spark-4.0"
     check_java
@@ -215,5 +228,5 @@ matrix)
     fetch_jars
     touch "$venv/.source.jars" "$venv/.s3.jars" "$venv/.azure.jars" # the sample reads no Kafka and no Avro, and is not in a store
     ;;
-*) fail "there is no part '$part'." "Use: scripts/setup.sh [packages | everything | warm | matrix POINT | night POINT]" ;;
+*) fail "there is no part '$part'." "Use: scripts/setup.sh [packages | everything | warm | google | matrix POINT | night POINT]" ;;
 esac

@@ -28,28 +28,34 @@ Entry = Annotated[
 Home = Annotated[
     str,
     typer.Option(
-        "--home", metavar="URL", help="The pipeline's home: a path, or a file:, s3:, abfss: or hdfs: URL.", show_default=False
+        "--home",
+        metavar="URL",
+        help="The pipeline's home: a path, or a file:, s3:, abfss:, gs: or hdfs: URL.",
+        show_default=False,
     ),
 ]
 MaybeSavepoint = Annotated[
     str | None,
     typer.Argument(
         metavar="SAVEPOINT",
-        help="A savepoint, instead of --home: a path, or a file:, s3:, abfss: or hdfs: URL.",
+        help="A savepoint, instead of --home: a path, or a file:, s3:, abfss:, gs: or hdfs: URL.",
         show_default=False,
     ),
 ]
 MaybeHome = Annotated[
     str | None,
     typer.Option(
-        "--home", metavar="URL", help="The pipeline's home: a path, or a file:, s3:, abfss: or hdfs: URL.", show_default=False
+        "--home",
+        metavar="URL",
+        help="The pipeline's home: a path, or a file:, s3:, abfss:, gs: or hdfs: URL.",
+        show_default=False,
     ),
 ]
 WorkRoot = Annotated[
     str | None,
     typer.Option(
         metavar="URL",
-        help="On a cluster with a home in s3:, abfss: or hdfs:, a place for work directories: a URL of that store, or a shared directory.",
+        help="On a cluster with a home in s3:, abfss:, gs: or hdfs:, a place for work directories: a URL there, or a shared directory.",
         show_default=False,
     ),
 ]
@@ -74,7 +80,7 @@ Target = Annotated[
     str | None,
     typer.Option(
         metavar="URL",
-        help="Place of the savepoint: a new path, or a file:, s3:, abfss: or hdfs: URL; by default below the home.",
+        help="Place of the savepoint: a new path, or a file:, s3:, abfss:, gs: or hdfs: URL; by default below the home.",
         show_default=False,
     ),
 ]
@@ -82,7 +88,9 @@ Timeout = Annotated[float, typer.Option(min=0.0, metavar="SECONDS", help="Time t
 EndTimeout = Annotated[float, typer.Option("--timeout", min=0.0, metavar="SECONDS", help="Time to wait for the driver's end.")]
 Savepoint = Annotated[
     str,
-    typer.Argument(metavar="SAVEPOINT", help="The savepoint: a path, or a file:, s3:, abfss: or hdfs: URL.", show_default=False),
+    typer.Argument(
+        metavar="SAVEPOINT", help="The savepoint: a path, or a file:, s3:, abfss:, gs: or hdfs: URL.", show_default=False
+    ),
 ]
 FullRefreshAll = Annotated[
     bool, typer.Option("--full-refresh-all", help="Compute all tables again: short for --fresh --on-rewind replace.")

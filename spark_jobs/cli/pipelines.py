@@ -28,7 +28,7 @@ Roots = Annotated[
     typer.Option(
         "--root",
         metavar="URL",
-        help="A directory with homes below it: a path, or a file:, s3:, abfss: or hdfs: URL. Repeat the option for each.",
+        help="A directory with homes below it: a path, or a file:, s3:, abfss:, gs: or hdfs: URL. Repeat the option for each.",
         show_default=False,
     ),
 ]

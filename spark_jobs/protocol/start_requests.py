@@ -112,7 +112,7 @@ class StartArguments(TypedDict, total=False):
     ]
     restore: Annotated[
         str | os.PathLike[str] | None,
-        Argument("The savepoint to start from: a path, or a file:, s3:, abfss: or hdfs: URL.", _path, metavar="URL"),
+        Argument("The savepoint to start from: a path, or a file:, s3:, abfss:, gs: or hdfs: URL.", _path, metavar="URL"),
     ]
     allow_drained: Annotated[bool, Argument("With restore: allow a savepoint that was taken after a drain.", **_FLAG)]
     allow_dropped: Annotated[

@@ -1,4 +1,4 @@
-"""The storage port in an object store: S3, stores that speak its protocol, and Azure Data Lake Storage.
+"""The storage port in an object store: S3 and stores that speak its protocol, Azure Data Lake Storage, and Google Cloud Storage.
 
 ``create``: the object is put on condition that the name is free (``If-None-Match``), which the store checks. A larger file is put in
 parts, and is visible when the last part is there. An answered put is durable. A put without an answer has written the whole object or
@@ -53,7 +53,7 @@ T = TypeVar("T")
 class ObjectStoreFiles:
     """The objects below a prefix of a bucket or a container; see :class:`~spark_jobs.storage.files.Files` for the contract of each method.
 
-    Credentials and endpoint are those of the environment (``AWS_…``, ``AZURE_…``) or of a role of the host.
+    Credentials and endpoint are those of the environment (``AWS_…``, ``AZURE_…``, ``GOOGLE_…``) or of a role of the host.
 
     Args:
         root: Root of the store, such as ``s3://bucket``.
@@ -283,7 +283,7 @@ class ObjectStoreFiles:
         """Deletes objects, of which another process may delete some at the same time."""
         try:
             obstore.delete(self._store, keys)
-        except FileNotFoundError:  # Azure refuses to delete a missing object
+        except FileNotFoundError:  # Azure and Google refuse to delete a missing object
             for key in keys:
                 with suppress(FileNotFoundError):
                     obstore.delete(self._store, [key])
@@ -308,6 +308,6 @@ class ObjectStoreFiles:
             raise MissingRequirementError(
                 f"{self._url} does not keep the first of two objects created under one name.",
                 safe="Nothing was left there.",
-                remedy="Use a store with conditional writes (If-None-Match), as S3 and Azure have them.",
+                remedy="Use a store with conditional writes (If-None-Match), as S3, Azure and Google Cloud Storage have them.",
                 url=self._url,
             )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
-from obstore.store import AzureStore, S3Store
+from obstore.store import AzureStore, GCSStore, S3Store
 
 from spark_jobs.protocol.errors import (
     AccessDeniedError,
@@ -20,6 +20,7 @@ from spark_jobs.protocol.errors import (
 )
 from spark_jobs.storage.azure_settings import AzureSettings
 from spark_jobs.storage.forks import OneProcess
+from spark_jobs.storage.google_settings import GoogleSettings
 from spark_jobs.storage.object_store_settings import kind_of, store_of
 from spark_jobs.storage.s3_settings import S3Settings
 from spark_jobs.storage.store_settings import ObjectStoreSettings
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 _CALL_TIMEOUT = timedelta(minutes=2)
 """Time limit of one call with all its data, which is one part at most. Up to 32 calls share a network, which may be slow."""
+_PREFIXES = ("AWS_", "AZURE_", "GOOGLE_", "STORAGE_EMULATOR_HOST")
+"""The names of the variables that a client reads begin with these."""
 _TRIES = 1000
 """More tries than the time allows: the retry timeout ends them."""
 _ONE_PROCESS = OneProcess("An object store")
@@ -53,7 +56,7 @@ def open_client(root: str, retry_timeout: timedelta) -> "ObjectStore":
         InvalidParameterError: The environment has an invalid setting: an endpoint that is not a URL, or an incomplete credential.
     """
     settings = store_of(root)  # invalid settings are refused here, before the client interprets them
-    said = tuple(sorted((name, value) for name, value in os.environ.items() if name.startswith(("AWS_", "AZURE_"))))
+    said = tuple(sorted((name, value) for name, value in os.environ.items() if name.startswith(_PREFIXES)))
     return _client(root, retry_timeout, settings, said)
 
 
@@ -70,6 +73,8 @@ def _client(
             container, _, host = urlsplit(root).netloc.partition("@")
             config |= settings.for_obstore() | {"account_name": host.partition(".")[0]}
             return AzureStore(container, config=config, retry_config=retries)
+        if isinstance(settings, GoogleSettings):
+            return GCSStore(urlsplit(root).netloc, config=config | settings.for_obstore(), retry_config=retries)
         assert isinstance(settings, S3Settings)
         return _s3_client(urlsplit(root).netloc, config, settings, retries)
     except (BaseError, ValueError) as error:
@@ -156,7 +161,7 @@ def _unusable(place: str, reason: str) -> InvalidParameterError:
 
 def _family(kind: ObjectStoreSettings | type[ObjectStoreSettings]) -> str:
     """Returns the beginning of the names of a store's variables."""
-    return f"{kind.ENDPOINT.partition('_')[0]}_"
+    return f"{kind.VARIABLES[0].partition('_')[0]}_"
 
 
 def _reason(error: BaseException) -> str:

@@ -15,12 +15,13 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _BUCKET = r"[a-z0-9][a-z0-9.-]*[a-z0-9]"
 _CONTAINER = r"[a-z0-9$][a-z0-9-]*@[a-z0-9]+\.dfs\.core\.windows\.net"
 _OBJECT_URL = re.compile(
-    rf"(?:s3a?://(?P<bucket>{_BUCKET})|abfss?://(?P<container>{_CONTAINER}))(?:/(?P<prefix>[^/]+(?:/[^/]+)*))?/?",
+    rf"(?:s3a?://(?P<bucket>{_BUCKET})|gs://(?P<google>[a-z0-9][a-z0-9._-]*[a-z0-9])|abfss?://(?P<container>{_CONTAINER}))(?:/(?P<prefix>[^/]+(?:/[^/]+)*))?/?",
     re.IGNORECASE,
 )
 _IN_S3 = "A place in S3 has the form s3://bucket/prefix."
 _IN_AZURE = "A place in Azure Data Lake Storage has the form abfss://container@account.dfs.core.windows.net/directory."
-_OBJECT_STORES = {"s3": _IN_S3, "s3a": _IN_S3, "abfss": _IN_AZURE, "abfs": _IN_AZURE}
+_IN_GOOGLE = "A place in Google Cloud Storage has the form gs://bucket/prefix."
+_OBJECT_STORES = {"s3": _IN_S3, "s3a": _IN_S3, "abfss": _IN_AZURE, "abfs": _IN_AZURE, "gs": _IN_GOOGLE}
 """The form of a URL by its scheme."""
 _HDFS_URL = re.compile(r"hdfs://(?P<authority>[^/@?#]*)(?P<root>/.*?)/*", re.IGNORECASE | re.DOTALL)
 _CREDENTIALS = re.compile(r"//.*@", re.DOTALL)
@@ -51,7 +52,7 @@ def open_files(url: str) -> Files:
         raise _refused(
             url,
             f"{found[1]}: is not supported here. Tables, homes and savepoints are in directories of a local or a shared POSIX file system, "
-            "in s3:, abfss: or hdfs:. There is no gs:, wasbs:, dbfs: or http: yet.",
+            "in s3:, abfss:, gs: or hdfs:. There is no wasbs:, dbfs: or http: yet.",
         )
     if not path.strip():
         raise _refused(url, "The text does not name a directory.")
@@ -63,7 +64,7 @@ def open_place(url: str) -> Files:
 
     Args:
         url: A path or a ``file:`` URL; ``s3://bucket/prefix``, where ``s3a:`` is the same;
-            ``abfss://container@account.dfs.core.windows.net/directory``, where ``abfs:`` is the same; or
+            ``abfss://container@account.dfs.core.windows.net/directory``, where ``abfs:`` is the same; ``gs://bucket/prefix``; or
             ``hdfs://name-node:port/directory``, a name service, or neither for the default of Hadoop. Credentials and settings come from
             the environment.
 
@@ -84,11 +85,16 @@ def _open_object_store(url: str, form: str) -> Files:
     if place is None or {".", ".."} & set(prefix.split("/")):
         raise _refused(url, form)
     check_root(prefix)
-    root = f"s3://{place['bucket']}" if place["bucket"] else f"abfss://{place['container'].lower()}"
+    if place["bucket"]:
+        root, extra = f"s3://{place['bucket']}", "s3"
+    elif place["google"]:
+        root, extra = f"gs://{place['google']}", "gcs"
+    else:
+        root, extra = f"abfss://{place['container'].lower()}", "azure"
     try:
         from spark_jobs.storage.object_store import ObjectStoreFiles
     except ImportError as error:
-        raise _not_installed(url, "obstore", "s3" if place["bucket"] else "azure") from error
+        raise _not_installed(url, "obstore", extra) from error
     return ObjectStoreFiles(root, prefix)
 
 

@@ -76,7 +76,7 @@ def check_endpoint(name: str, endpoint: str | None) -> None:
     if not usable:
         raise InvalidParameterError(
             f"The environment's settings for object stores cannot be used: {name} is not of the form https://host:port, without a user.",
-            remedy=f"Correct the variables {name.partition('_')[0]}_… of this process.",
+            remedy=f"Correct {name} in the environment of this process.",
         )
 
 

@@ -1,6 +1,6 @@
 """The names of a Delta table's directory in documents, Spark and delta-rs.
 
-Documents name a table by its *URI*: ``file:///data/table``, ``s3://bucket/table``, ``hdfs://name-node/table`` or
+Documents name a table by its *URI*: ``file:///data/table``, ``s3://bucket/table``, ``gs://bucket/table``, ``hdfs://name-node/table`` or
 ``abfss://container@account.dfs.core.windows.net/table``, percent-encoded. Spark needs a path or a URL without escapes.
 """
 
@@ -16,7 +16,7 @@ _UNREADABLE = re.compile(r"%[0-9a-fA-F]{2}|[\x00-\x1f\[\]^|\\]")
 """Matches characters in a table's path that delta-rs reads wrongly: it decodes ``%20`` twice, and its URL parser panics on the others."""
 _UNREADABLE_IN_HDFS = re.compile(r"[^A-Za-z0-9/_.~-]")
 """Matches characters in the path of a table in HDFS that delta-rs reads wrongly: it does not decode escapes there."""
-_IN_STORES = frozenset({"s3", "abfss", "hdfs"})
+_IN_STORES = frozenset({"s3", "abfss", "gs", "hdfs"})
 
 
 def uri_of(directory: Files) -> str:
@@ -71,7 +71,7 @@ def _path(uri: str) -> str:
     if not (is_directory or parts.scheme in _IN_STORES) or parts.query or parts.fragment or not path.startswith("/"):
         raise UnsupportedTableError(
             f"Table {uri} cannot be published: only tables in directories and in stores can.",
-            remedy="Give the sink a path on a local or mounted file system, or an s3:, abfss: or hdfs: URL.",
+            remedy="Give the sink a path on a local or mounted file system, or an s3:, abfss:, gs: or hdfs: URL.",
             table=uri,
         )
     if strange := _UNREADABLE.search(path) or (parts.scheme == "hdfs" and _UNREADABLE_IN_HDFS.search(path)):

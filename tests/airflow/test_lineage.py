@@ -178,6 +178,7 @@ def test_inputs_of_every_kind_have_names_and_only_what_a_run_was_pinned_to_has_a
         ("file:///data/in", ("file", "/data/in")),
         ("s3a://lake/in/a", ("s3://lake", "in/a")),
         ("abfss://lake@flights.dfs.core.windows.net/in/a", ("abfss://lake@flights.dfs.core.windows.net", "in/a")),
+        ("gs://lake/in/a", ("gs://lake", "in/a")),
         ("hdfs://nn:8020/in", ("hdfs://nn:8020", "/in")),
         ("data/in", None),
     ],

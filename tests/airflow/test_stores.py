@@ -25,8 +25,10 @@ from spark_jobs.protocol.errors import InvalidParameterError, MissingRequirement
 from spark_jobs.publication.delta_rs import open_table
 from spark_jobs.storage import object_store_settings
 from spark_jobs.storage.azure_settings import AzureCredentials, AzureSettings
+from spark_jobs.storage.google_settings import GoogleSettings
 from spark_jobs.storage.open import open_place
 from spark_jobs.storage.s3_settings import S3Credentials, S3Settings
+from spark_jobs.storage.store_settings import ObjectStoreSettings
 from tests.support.azurite import KEY, azurite
 from tests.support.object_store import object_store
 
@@ -121,6 +123,20 @@ def test_fields_of_azure_that_not_every_client_supports_are_refused_by_name(fiel
     assert "hidden" not in str(refused.value)
 
 
+def test_a_store_connection_has_the_fields_of_the_google_provider() -> None:
+    def read_google(extra: dict[str, str]) -> ObjectStoreSettings | None:
+        given = Connection(conn_id="lake", conn_type="google_cloud_platform", extra=json.dumps(extra))
+        return read_store("lake", lambda _: given)
+
+    assert read_google({"key_path": "/run/secrets/lake.json", "project": "flights"}) == GoogleSettings(
+        credentials_file="/run/secrets/lake.json"
+    )
+    assert read_google({}) == GoogleSettings(), "the service account of the host"
+    with pytest.raises(InvalidParameterError, match="keyfile_dict") as refused:
+        read_google({"keyfile_dict": '{"private_key": "hidden"}'})
+    assert "hidden" not in str(refused.value)
+
+
 @pytest.mark.azure
 def test_a_worker_with_only_a_connection_to_azure_tests_its_roots(monkeypatch: pytest.MonkeyPatch) -> None:
     with azurite() as place:
@@ -138,7 +154,7 @@ def test_a_worker_with_only_a_connection_to_azure_tests_its_roots(monkeypatch: p
 def test_a_missing_connection_or_one_of_another_type_is_refused_for_a_store() -> None:
     with pytest.raises(InvalidParameterError, match="of type 'spark'") as refused:
         read_store("lake", lambda _: Connection(conn_id="lake", conn_type="spark"))
-    assert refused.value.remedy == "Name one of type aws, wasb, adls."
+    assert refused.value.remedy == "Name one of type aws, wasb, adls, google_cloud_platform."
     with pytest.raises(MissingRequirementError, match="no Airflow connection 'lake'"):
         read_store("lake", Mock(side_effect=AirflowNotFoundException))
 

@@ -24,7 +24,7 @@ from spark_jobs.storage.open import check_create_if_absent, open_files, open_pla
 from tests.support.azurite import CONTAINER, azurite
 from tests.support.hdfs_cluster import default_file_system, hdfs_cluster
 from tests.support.memory_files import MemoryFiles
-from tests.support.object_store import BUCKET, object_store
+from tests.support.object_store import BUCKET, GOOGLE_BUCKET, google_store, object_store
 from tests.support.systems import CrashSystem, FaultSystem
 
 Open = Callable[[Path], Files]
@@ -66,6 +66,10 @@ def in_azure(root: Path) -> Files:
     return open_place(f"abfss://{CONTAINER}{root.as_posix()}")
 
 
+def in_google(root: Path) -> Files:
+    return open_place(f"gs://{GOOGLE_BUCKET}{root.as_posix()}")
+
+
 def in_hdfs(root: Path) -> Files:
     return HdfsFiles("", root.as_posix())
 
@@ -97,17 +101,25 @@ def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
+def google() -> Iterator[None]:
+    with google_store():
+        yield
+
+
+@pytest.fixture(scope="module")
 def azure() -> Iterator[None]:
     with azurite():
         yield
 
 
-@pytest.fixture(params=[*LOCAL, in_object_store, AZURE, HDFS], ids=lambda open_: open_.__name__)
+@pytest.fixture(params=[*LOCAL, in_object_store, in_google, AZURE, HDFS], ids=lambda open_: open_.__name__)
 def open_home(request: pytest.FixtureRequest) -> Open:
     """A function that opens a directory. Each call opens it like another process."""
     found: Open = request.param
     if found is in_object_store:
         request.getfixturevalue("store")
+    if found is in_google:
+        request.getfixturevalue("google")
     if found is in_azure:
         request.getfixturevalue("azure")
     if found is in_hdfs:
@@ -293,7 +305,7 @@ def test_names_of_partitions_with_any_characters_are_kept(home: Files, name: str
     assert home.names("staged") == []
 
 
-@only(*LOCAL, in_object_store, HDFS)
+@only(*LOCAL, in_object_store, in_google, HDFS)
 def test_a_name_may_contain_a_backslash(home: Files) -> None:
     home.create("a/c\\d", b"rows")
     assert home.names("a") == ["c\\d"]
@@ -307,7 +319,7 @@ def test_azure_refuses_a_backslash_in_a_name(home: Files) -> None:
             call("a/c\\d")
 
 
-@only(*LOCAL, in_object_store, AZURE)
+@only(*LOCAL, in_object_store, in_google, AZURE)
 def test_a_name_may_contain_a_colon(home: Files) -> None:
     home.create("a/c:d", b"rows")
     assert home.names("a") == ["c:d"]
@@ -387,7 +399,7 @@ def test_a_subdirectory_can_be_opened_as_a_root(home: Files) -> None:
 
 def test_the_url_of_a_root_opens_the_same_files(home: Files) -> None:
     home.create("a", b"here")
-    assert home.url.startswith(("file:///", "s3://", "abfss://", "hdfs://"))
+    assert home.url.startswith(("file:///", "s3://", "gs://", "abfss://", "hdfs://"))
     assert open_place(home.url).read("a") == b"here"
 
 
@@ -405,7 +417,7 @@ def test_documents_are_read_as_they_were_created(home: Files) -> None:
         create_document(home, "pipeline.json", PipelineDocument(name=document.name, uuid=document.uuid))
 
 
-@only(*LOCAL, in_object_store, AZURE, HDFS_AT_NIGHT)  # hundreds of creates that take half a second each
+@only(*LOCAL, in_object_store, in_google, AZURE, HDFS_AT_NIGHT)  # hundreds of creates that take half a second each
 @given(contents=st.lists(st.binary(max_size=3000), min_size=1, max_size=5))
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @pytest.mark.slow

@@ -14,10 +14,15 @@ from uuid import uuid4
 import pytest
 
 BUCKET = "savepoints"
+GOOGLE_BUCKET = "homes"
 S3_JARS = ".s3.jars"
 """The list of the jars with which Spark speaks to S3."""
 OTHER_SERVER = "SPARK_TESTS_S3"
 """An environment variable. If it is set, the tests use the server that the environment names. The server has a bucket ``savepoints``."""
+
+
+_SIGNED = "AWS4-HMAC-SHA256 Credential=tests/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=unchecked"
+"""A signature of S3's protocol, in which moto looks for the service."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +73,17 @@ def object_store(silence: "Lock | None" = None, requests: Requests | None = None
 
 
 @contextmanager
-def _server(one_at_a_time: "Lock", requests: Requests) -> Iterator[str]:
+def google_store() -> Iterator[str]:
+    """Starts a server that speaks Google's variant of S3's protocol. Its place is found as that of :func:`object_store` is."""
+    with _server(Lock(), Requests(), google=True) as url, pytest.MonkeyPatch.context() as patch:
+        for path, method in (("moto-api/reset", "POST"), (GOOGLE_BUCKET, "PUT")):
+            urlopen(Request(f"{url}/{path}", method=method), timeout=30).close()
+        patch.setenv("STORAGE_EMULATOR_HOST", url)
+        yield f"gs://{GOOGLE_BUCKET}"
+
+
+@contextmanager
+def _server(one_at_a_time: "Lock", requests: Requests, *, google: bool = False) -> Iterator[str]:
     # Imported here because it takes a second, which processes that only find the server save.
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
     from werkzeug.serving import make_server
@@ -78,6 +93,10 @@ def _server(one_at_a_time: "Lock", requests: Requests) -> Iterator[str]:
 
     def answer(environment: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         requests.serve(environment)
+        if google:
+            environment["HTTP_AUTHORIZATION"] = _SIGNED
+            if environment.pop("HTTP_X_GOOG_IF_GENERATION_MATCH", None) == "0":
+                environment["HTTP_IF_NONE_MATCH"] = "*"
         with one_at_a_time:  # moto checks whether an object exists, and puts it, in two steps
             found: Iterable[bytes] = moto(environment, start_response)
         return found

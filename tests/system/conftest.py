@@ -7,6 +7,7 @@ import pytest
 
 from tests.support.azurite import azurite
 from tests.support.drivers import Drivers, drivers_on
+from tests.support.google_cloud import google_cloud
 from tests.support.hdfs_cluster import hdfs_cluster
 from tests.support.object_store import object_store
 from tests.support.run_site import RunSite
@@ -33,6 +34,12 @@ def in_s3() -> Iterator[str]:
 @pytest.fixture
 def in_azure() -> Iterator[str]:
     with azurite() as url:
+        yield url
+
+
+@pytest.fixture
+def in_google() -> Iterator[str]:
+    with google_cloud() as url:
         yield url
 
 

@@ -24,6 +24,7 @@ from tests.support import live_store_pipeline, store_pipeline
 from tests.support.azurite import AZURE_JARS
 from tests.support.bounded_pipeline import Changes
 from tests.support.drivers import ROOT, SETTINGS, Drivers, ended
+from tests.support.google_cloud import CONNECTOR, GOOGLE_JARS
 from tests.support.kafka_broker import jars
 from tests.support.killed_drivers import PATIENCE_S, KilledDrivers
 from tests.support.object_store import S3_JARS
@@ -35,7 +36,7 @@ pytestmark = pytest.mark.spark
 PARTS = 4
 EXECUTORS = {"spark.executor.memory": "512m", "spark.executor.cores": "1"}
 HOSTS = ("first host", "second host", "third host")
-CLIENTS = {"s3": S3_JARS, "abfss": AZURE_JARS}
+CLIENTS = {"s3": S3_JARS, "abfss": AZURE_JARS, "gs": GOOGLE_JARS}
 """The list of the jars of Spark's client, by scheme."""
 ADMIT, WINDOWS = StageName("admit"), SinkName("windows")
 
@@ -99,6 +100,7 @@ def cluster(tmp_path: Path, in_s3: str, monkeypatch: pytest.MonkeyPatch) -> Iter
         "in_hdfs",
         "all_work_in_s3",
         pytest.param("in_azure", marks=pytest.mark.azure),
+        pytest.param("in_google", marks=[pytest.mark.google, pytest.mark.nightly]),
         pytest.param("all_work_in_azure", marks=[pytest.mark.azure, pytest.mark.nightly]),
         pytest.param("in_s3", marks=pytest.mark.nightly),
         pytest.param("all_work_in_hdfs", marks=pytest.mark.nightly),
@@ -124,7 +126,7 @@ def live_drivers(changes: Changes, in_s3: str, cluster: SparkCluster) -> Iterato
 def _drivers(site: StoreSite, entry: str) -> Iterator[Drivers]:
     store_pipeline.deliver_weights(site.store)
     on_cluster = {"spark.master": site.cluster.master, **EXECUTORS, **delta_on_this_host()} if site.cluster else {}
-    settings = SETTINGS | on_cluster
+    settings = SETTINGS | on_cluster | (CONNECTOR if site.store.startswith("gs:") else {})
     found = Drivers(cast(RunSite, site), entry, settings=settings)
     try:
         yield found
@@ -200,6 +202,7 @@ def test_with_everything_in_a_store_a_daily_round_kills_lost_disks_and_a_savepoi
     today = on_a_new_host(drivers, first, monkeypatch)
     found = today.comes_to_its_end(today.drivers.start("--on-end", "suspend", run="today"), changes.begun)
     assert found.code == 0, found.answer
+    today.drivers.wait_gone()
     rmtree(first)
 
     store_pipeline.deliver(site.store, range(1, PARTS))

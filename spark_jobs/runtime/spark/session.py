@@ -483,6 +483,13 @@ def has_class(spark: SparkSession, name: str) -> bool:
     return True
 
 
+def hadoop_setting(spark: SparkSession, name: str) -> str | None:
+    """Returns the value of a setting of Hadoop in the application, if there is one."""
+    java_context: Any = spark.sparkContext._jsc
+    found: str | None = java_context.hadoopConfiguration().get(name)
+    return found
+
+
 def hadoop_version(spark: SparkSession) -> str:
     """Returns the version of the Hadoop that Spark runs with, such as ``3.5.0``."""
     return str(java_class(spark, "org.apache.hadoop.util.VersionInfo").getVersion())

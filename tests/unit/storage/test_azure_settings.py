@@ -61,7 +61,7 @@ def test_settings_that_name_another_store_than_the_environment_are_refused(envir
 def test_an_endpoint_that_is_no_url_is_refused() -> None:
     with pytest.raises(InvalidParameterError, match="AZURE_STORAGE_ENDPOINT is not of the form") as refused:
         AzureSettings.of({"AZURE_STORAGE_ENDPOINT": "nonsense"})
-    assert refused.value.remedy == "Correct the variables AZURE_… of this process."
+    assert refused.value.remedy == "Correct AZURE_STORAGE_ENDPOINT in the environment of this process."
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,14 @@ def test_spark_has_the_settings_of_every_kind_of_store() -> None:
 
 @pytest.mark.parametrize(
     ("url", "is_there"),
-    [("s3://lake/x", True), (f"{CONTAINER}/x", True), ("hdfs://lake/x", False), ("file:///lake/x", False), ("/lake/x", False)],
+    [
+        ("s3://lake/x", True),
+        (f"{CONTAINER}/x", True),
+        ("gs://lake/x", True),
+        ("hdfs://lake/x", False),
+        ("file:///lake/x", False),
+        ("/lake/x", False),
+    ],
 )
 def test_a_url_of_an_object_store_is_known_by_its_scheme(url: str, is_there: bool) -> None:
     assert is_in_object_store(url) == is_there

@@ -168,6 +168,12 @@ def test_a_place_may_be_in_an_object_store(url: str) -> None:
     assert open_place(url).below("c").url == "s3://bucket/a/b/c"
 
 
+def test_a_place_may_be_in_google_cloud() -> None:
+    place = open_place("gs://my_lake/a/b/")
+    assert place.url == "gs://my_lake/a/b"
+    assert place.below("c").url == "gs://my_lake/a/b/c"
+
+
 @pytest.mark.parametrize("scheme", ["abfss", "abfs", "ABFSS"])
 def test_a_place_may_be_in_azure(scheme: str) -> None:
     place = open_place(f"{scheme}://lake@Flights.dfs.core.windows.net/a/b/")
@@ -207,7 +213,14 @@ def test_a_place_may_be_a_directory(url: str) -> None:
     "url",
     [
         *("s3:", "s3://", "s3:/bucket/a", "s3://bucket//a", "s3://bucket/a//b", "s3://b_d/a"),
-        *("s3://bucket/a/../b", "s3://bucket/.", "s3://bucket/a?versionId=1", "s3://bucket/a%2Fb", "s3://bucket/a#b", "gs://b/a"),
+        *(
+            "s3://bucket/a/../b",
+            "s3://bucket/.",
+            "s3://bucket/a?versionId=1",
+            "s3://bucket/a%2Fb",
+            "s3://bucket/a#b",
+            "gs://b/../a",
+        ),
     ],
 )
 def test_another_place_in_an_object_store_is_refused(url: str) -> None:
@@ -227,6 +240,7 @@ def test_credentials_in_a_url_are_refused_and_not_repeated() -> None:
     [
         ("s3://bucket/a", "object_store", "obstore", "[s3]"),
         ("abfss://lake@flights.dfs.core.windows.net/a", "object_store", "obstore", "[azure]"),
+        ("gs://bucket/a", "object_store", "obstore", "[gcs]"),
         ("hdfs://name-node:8020/a", "hdfs", "hdfs-native", "[hdfs]"),
     ],
 )

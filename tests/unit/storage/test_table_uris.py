@@ -32,7 +32,9 @@ def test_the_two_spellings_of_a_place_in_azure_are_one_table() -> None:
     assert is_in_store(uri)
 
 
-@pytest.mark.parametrize("place", ["gs://lake/flights", "abfss://lake@account/flights", "s3://lake/../x"])
+@pytest.mark.parametrize(
+    "place", ["wasbs://lake@account/flights", "abfss://lake@account/flights", "gs://lake/../x", "s3://lake/../x"]
+)
 def test_a_place_without_a_publisher_is_refused(place: str) -> None:
     with pytest.raises(InvalidParameterError):
         table_uri(place)
@@ -49,7 +51,7 @@ def test_a_path_in_hdfs_whose_escapes_delta_rs_would_not_decode_is_refused(name:
 
 
 @pytest.mark.parametrize(
-    "uri", ["gs://lake/flights", "file://host/flights", "flights", "s3://lake/flights?x=1", "s3://lake/a%5Bb"]
+    "uri", ["wasbs://lake/flights", "file://host/flights", "flights", "s3://lake/flights?x=1", "s3://lake/a%5Bb"]
 )
 def test_a_text_that_is_not_a_table_uri_is_refused(uri: str) -> None:
     with pytest.raises(UnsupportedTableError):

@@ -1,0 +1,68 @@
+"""The settings of Google Cloud Storage, in the words of each client: obstore, delta-rs, and Google's connector for Spark.
+
+Each client finds the credentials itself: in the file that ``GOOGLE_APPLICATION_CREDENTIALS`` names, or by the service account of the host.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+from spark_jobs.protocol.errors import RejectedError
+from spark_jobs.storage.store_settings import ObjectStoreSettings, check_endpoint, host_of
+
+GOOGLE_FILE_SYSTEM = "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFileSystem"
+"""The class of Google's connector for Hadoop."""
+_FILE = "GOOGLE_APPLICATION_CREDENTIALS"
+_ENDPOINT = "STORAGE_EMULATOR_HOST"
+_HADOOP = "spark.hadoop.fs.gs."
+_ROOT_URL = f"{_HADOOP}storage.root.url"
+_AUTHENTICATION = f"{_HADOOP}auth.type"
+
+
+@dataclass(frozen=True)
+class GoogleSettings(ObjectStoreSettings):
+    """The address of a store, and the place of its credentials."""
+
+    SCHEME: ClassVar = "gs"
+    ROOT: ClassVar = "bucket"
+    VARIABLES: ClassVar = (_FILE, _ENDPOINT)
+    KEYS: ClassVar = _FILE
+    ENDPOINT: ClassVar = _ENDPOINT
+
+    endpoint: str | None = None
+    """The URL of an emulator; None for Google's cloud."""
+    credentials_file: str | None = None
+    """The file with the credentials. None: each client takes the service account of the host."""
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str]) -> Self:
+        check_endpoint(_ENDPOINT, environment.get(_ENDPOINT))
+        return cls(environment.get(_ENDPOINT) or None, environment.get(_FILE) or None)
+
+    def environment(self) -> dict[str, str]:
+        return {name: value for name, value in ((_FILE, self.credentials_file), (_ENDPOINT, self.endpoint)) if value}
+
+    def for_obstore(self) -> dict[str, str]:
+        """Returns the configuration of obstore's client."""
+        if self.endpoint:
+            nobody = {"client_email": "", "private_key": "", "private_key_id": ""}
+            return {"service_account_key": json.dumps({"gcs_base_url": self.endpoint, "disable_oauth": True, **nobody})}
+        return {"application_credentials": self.credentials_file} if self.credentials_file else {}
+
+    def for_delta_rs(self) -> dict[str, str]:
+        return {"allow_http": "true"} | {f"google_{name}": value for name, value in self.for_obstore().items()}
+
+    def for_spark(self, given: Mapping[str, str]) -> dict[str, str]:
+        settings = {_AUTHENTICATION: "APPLICATION_DEFAULT"} if self.credentials_file else {}
+        if self.endpoint:
+            settings |= {_AUTHENTICATION: "UNAUTHENTICATED", _ROOT_URL: f"{self.endpoint.rstrip('/')}/"}
+        chosen = given.get(_ROOT_URL)
+        if chosen is not None and host_of(chosen) != host_of(self.endpoint or ""):
+            raise RejectedError(
+                f"The setting {_ROOT_URL} names another store than the environment.",
+                exists=f"Spark would write to {chosen}; documents and Delta commits go to {self.endpoint or 'Google Cloud Storage'}.",
+                remedy=f"Remove the setting, and name the store with {_ENDPOINT}.",
+                setting=_ROOT_URL,
+            )
+        return settings | {key: given[key] for key in settings.keys() & given.keys()}
