@@ -58,7 +58,7 @@ def neighbours_of(location: PipelineLocation) -> Neighbours:
     folder, found, needing_us, uses_spark = location.folder, dict[str, Path](), False, False
     first = [location.file] if location.file else []
     names = {str(location.module).partition(".")[0]} if location.module else set()
-    names |= {name for name in list(sys.modules) if "." not in name and _is_loaded_from(name, folder)}
+    names |= {path.name.partition(".")[0] for path in folder.glob("*")} & sys.modules.keys()
     open_files = [*first, *_take(names, folder, found)]
     while open_files:
         file = open_files.pop()

@@ -42,8 +42,9 @@ def missing(tests: ast.Module) -> list[str]:
 
 
 def test_every_name_that_a_test_replaces_exists() -> None:
-    files = {path.relative_to(ROOT).as_posix(): path for path in sorted(ROOT.joinpath("tests").rglob("*.py"))}
-    assert {name: found for name, path in files.items() if (found := missing(ast.parse(path.read_text())))} == {}
+    texts = {path.relative_to(ROOT).as_posix(): path.read_text() for path in sorted(ROOT.joinpath("tests").rglob("*.py"))}
+    replacing = {name: text for name, text in texts.items() if "setattr" in text}  # a fifth of them; parsing is slow
+    assert {name: found for name, text in replacing.items() if (found := missing(ast.parse(text)))} == {}
 
 
 @pytest.mark.parametrize(("name", "there"), [("open_files", True), ("was_renamed", False)])

@@ -120,6 +120,16 @@ def test_all_modules_that_a_file_imports_from_its_folder_are_found_also_indirect
     }
 
 
+def test_modules_that_were_imported_by_computed_names_are_found(tmp_path: Path) -> None:
+    files = {
+        "flights.py": "for name in ('com' + 'puted', 'spr' + 'ead'):\n    __import__(name)\n" + PIPELINE,
+        "computed.py": "",
+        "spread/part.py": "",
+        "unused.py": "",
+    }
+    assert dict(found(tmp_path, files).found) == {"computed": tmp_path / "computed.py", "spread": tmp_path / "spread"}
+
+
 def test_a_directory_without_init_is_a_package_too(tmp_path: Path) -> None:
     assert set(found(tmp_path, {"flights.py": "import plain.one\n" + PIPELINE, "plain/one.py": ""}).found) == {"plain"}
 
