@@ -16,40 +16,44 @@ BACKPRESSURE = Kind(
     "a checkpoint under backpressure", "seconds from the request to the answer", Better.LESS, "unaligned", "aligned"
 )
 THROUGHPUT = Kind("throughput under backpressure", "batches a second", Better.MORE, "unaligned", "aligned")
-_BATCH_MS = 2_000
-_BEHIND = 20
-_BATCHES, _SHORT_BATCH_MS, _FAILS_EACH = 24, 1_000, 4
+WITHOUT = Kind("throughput without checkpoints", "batches a second", Better.MORE, "unaligned", "no checkpoints")
+_BATCHES, _BATCH_MS, _FAILS_EACH = 24, 1_000, 4
+_WAYS = {
+    "unaligned": CheckpointSettings(interval="1 second", unaligned=True),
+    "aligned": CheckpointSettings(interval="1 second", aligned_timeout="never"),
+    "no checkpoints": CheckpointSettings(interval="1 hour"),
+}
+_STAGES = ("the stage before the slow one", "the slow stage")
 
 
 def figures(site: Site, *, quick: bool, tell: Tell) -> Iterator[Figure]:
-    """A stage needs one or two seconds for each batch, and the one before it almost nothing."""
-    turns = 1 if quick else 2
+    """A stage needs a second for each batch, and the one before it almost nothing."""
     yield measured_in_turn(
         BACKPRESSURE,
-        f"{_BEHIND} batches of {_BATCH_MS / 1000:g} s behind",
+        f"{_BATCHES} batches of {_BATCH_MS / 1000:g} s",
         ours=lambda: _checkpoint_s(site, unaligned=True),
         plain=lambda: _checkpoint_s(site, unaligned=False),
-        turns=turns,
+        turns=1,
         tell=tell,
         goal=10.0,
     )
-    for fails in (False, True):
-        rates: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
-        for turn in range(turns):
-            for unaligned, found in rates.items():
-                tell(f"{THROUGHPUT.name}, {'with' if fails else 'without'} failures, turn {turn + 1} of {turns}")
-                found.append(_rates(site, unaligned=unaligned, fails=fails))
-        for at, stage in enumerate(("the stage before the slow one", "the slow stage")):
-            name = f"{stage}; {f'each {_FAILS_EACH}th batch fails once' if fails else 'no failure'}"
-            yield Figure(THROUGHPUT, name, [each[at] for each in rates[True]], [each[at] for each in rates[False]])
+    kinds_measured = [(False, (THROUGHPUT, WITHOUT)), (True, (THROUGHPUT,))]
+    for failing, kinds in kinds_measured[:1] if quick else kinds_measured:
+        name = f"each {_FAILS_EACH}th batch fails once" if failing else "no failure"
+        found = {}
+        for way in (THROUGHPUT.ours, *(kind.plain for kind in kinds)):
+            tell(f"{THROUGHPUT.name}, {name}: {way}")
+            found[way] = _rates(site, _WAYS[way], failing=failing)
+        for kind in kinds:
+            for stage, ours, plain in zip(_STAGES, found[kind.ours], found[kind.plain], strict=True):
+                yield Figure(kind, f"{stage}; {name}", [ours], [plain])
 
 
 def _checkpoint_s(site: Site, *, unaligned: bool) -> float:
     directory = site.new()
-    checkpoint = CheckpointSettings(interval="1 hour", unaligned=unaligned)
-    pipeline = _pipeline(site, directory, _BEHIND + 2, _BATCH_MS, checkpoint, lambda number: number)
+    pipeline = _pipeline(site, directory, CheckpointSettings(interval="1 hour", unaligned=unaligned))
     with Live(site, pipeline, directory / "home") as live:
-        live.until(lambda: live.batches("fast") >= _BEHIND + 2)
+        live.until(lambda: live.batches("fast") >= _BATCHES)
         _, took_s = live.ask(Wanted.CHECKPOINT)
         history = live.store.history()[-1]
         if unaligned and not history.in_flight_rows:
@@ -58,32 +62,30 @@ def _checkpoint_s(site: Site, *, unaligned: bool) -> float:
     return took_s
 
 
-def _rates(site: Site, *, unaligned: bool, fails: bool) -> tuple[float, float]:
-    """Returns the batches a second of both stages, from the first batch to their last, with a checkpoint every second."""
+def _rates(site: Site, checkpoint: CheckpointSettings, *, failing: bool) -> tuple[float, float]:
+    """Returns the batches a second of both stages. The time of both begins with the first batch of the first one."""
     directory = site.new()
     marks = directory / "failed"
     marks.mkdir()
-    alignment = {"unaligned": True} if unaligned else {"aligned_timeout": "never"}
-    checkpoint = CheckpointSettings(interval="1 second", **alignment)
-    score = _failing_once(marks) if fails else lambda number: number
-    pipeline = _pipeline(site, directory, _BATCHES, _SHORT_BATCH_MS, checkpoint, score)
+    pipeline = _pipeline(site, directory, checkpoint, _failing_once(marks) if failing else None)
     with Live(site, pipeline, directory / "home") as live:
         live.until(lambda: live.batches("fast") > 0)
         fast_s = live.until(lambda: live.batches("fast") >= _BATCHES)
         slow_s = fast_s + live.until(lambda: live.batches("slow") >= _BATCHES)
-    if fails and len(list(marks.iterdir())) != _BATCHES // _FAILS_EACH:
-        raise AssertionError(f"{len(list(marks.iterdir()))} batches have failed")
+    failures = len(list(marks.iterdir()))
+    if failures != (_BATCHES // _FAILS_EACH if failing else 0):
+        raise AssertionError(f"{failures} batches have failed")
     remove(directory)
-    return (_BATCHES - 1) / fast_s, (_BATCHES - 1) / slow_s
+    return (_BATCHES - 1) / fast_s, _BATCHES / slow_s
 
 
 def _pipeline(
-    site: Site, directory: Path, batches: int, batch_ms: int, checkpoint: CheckpointSettings, score: Callable[[Column], Column]
+    site: Site, directory: Path, checkpoint: CheckpointSettings, score: Callable[[str], Column] | None = None
 ) -> Pipeline:
-    """Returns a pipeline of a fast stage and a slow one, with a table of so many files, each of one row."""
+    """Returns a pipeline of a fast stage and a slow one. They read a table of as many files as batches, each of one row."""
     arrivals = Arrivals(site, directory / "arrivals")
-    arrivals.add(batches, batches)
-    restart = RestartStrategy.fixed_delay(attempts=1_000, delay="200 milliseconds")
+    arrivals.add(_BATCHES, _BATCHES)
+    restart = RestartStrategy.fixed_delay(attempts=_BATCHES, delay="200 milliseconds")
     pipeline = Pipeline("benchmark", checkpoint=checkpoint, restart=restart)
     read(pipeline, arrivals, files_per_trigger=1, timed=False)
 
@@ -93,20 +95,20 @@ def _pipeline(
 
     @pipeline.stage(sink=DeltaSink(str(directory / "slow")), max_files_per_trigger=1)
     def slow(fast: DataFrame) -> DataFrame:
-        slept = F.expr(f"reflect('java.lang.Thread', 'sleep', {batch_ms}L)")
-        return fast.withColumn("slept", slept).withColumn("id", score(F.col("id")))
+        slept = fast.withColumn("slept", F.expr(f"reflect('java.lang.Thread', 'sleep', {_BATCH_MS}L)"))
+        return slept if score is None else slept.withColumn("id", score("id"))
 
     return pipeline
 
 
-def _failing_once(marks: Path) -> Callable[[Column], Column]:
+def _failing_once(marks: Path) -> Callable[[str], Column]:
     """Returns a function that fails with each fourth row at the first try, and leaves a file for it."""
 
     def score(number):  # type: ignore[no-untyped-def]  # with type hints it would be another kind of UDF
         mark = marks / f"{number}"
         if number % _FAILS_EACH == 0 and not mark.exists():
             mark.touch()
-            raise ValueError(f"row {number} fails once")
+            raise OSError(f"row {number} fails once")  # another error would not be tried again
         return number
 
     return F.udf(score, "long", useArrow=False)
