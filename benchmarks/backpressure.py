@@ -28,6 +28,8 @@ _STAGES = ("the stage before the slow one", "the slow stage")
 
 def figures(site: Site, *, quick: bool, tell: Tell) -> Iterator[Figure]:
     """A stage needs a second for each batch, and the one before it almost nothing."""
+    tell("warming up")
+    _rates(site, _WAYS[THROUGHPUT.ours], failing=False)
     yield measured_in_turn(
         BACKPRESSURE,
         f"{_BATCHES} batches of {_BATCH_MS / 1000:g} s",
@@ -36,6 +38,7 @@ def figures(site: Site, *, quick: bool, tell: Tell) -> Iterator[Figure]:
         turns=1,
         tell=tell,
         goal=10.0,
+        warm=False,
     )
     kinds_measured = [(False, (THROUGHPUT, WITHOUT)), (True, (THROUGHPUT,))]
     for failing, kinds in kinds_measured[:1] if quick else kinds_measured:
