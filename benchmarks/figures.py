@@ -110,8 +110,8 @@ def in_turn(what: str, ways: Mapping[str, Way], turns: int, tell: Tell, *, warm:
 
 
 def measured_in_turn(
-    kind: Kind, name: str, *, ours: Way, plain: Way, turns: int, tell: Tell, goal: float | None = None
+    kind: Kind, name: str, *, ours: Way, plain: Way, turns: int, tell: Tell, goal: float | None = None, warm: bool = True
 ) -> Figure:
-    """One figure, warm, ours first in each turn."""
-    found = in_turn(f"{kind.name}: {name}", {"ours": ours, "plain": plain}, turns, tell)
+    """Returns one figure, ours first in each turn; see :func:`in_turn`."""
+    found = in_turn(f"{kind.name}: {name}", {"ours": ours, "plain": plain}, turns, tell, warm=warm)
     return Figure(kind, name, found["ours"], found["plain"], goal)

@@ -25,7 +25,7 @@ from spark_jobs.control.rounds import Rounds
 from spark_jobs.protocol.documents import Manifest
 from spark_jobs.protocol.errors import InvalidParameterError, InvalidPipelineError, RejectedError, StreamPipelineError
 from spark_jobs.protocol.ids import RunId, StageName
-from spark_jobs.protocol.losses import LostFiles, LostOffsets, LostVersions, OffsetRange
+from spark_jobs.protocol.losses import LostFiles, LostOffsets, LostVersions, OffsetRange, rows_at_most
 from spark_jobs.protocol.start_requests import StartOptions
 from spark_jobs.protocol.steps import Step, observed_by
 from spark_jobs.runtime.launch import plan
@@ -283,6 +283,26 @@ def test_an_interrupted_round_goes_on_by_itself_if_its_source_skips_lost_rows(
     (entry,) = LossLedger(open_files(str(site.home))).entries()
     assert entry.state is LossState.OPEN, "nobody was asked"
     source.check(entry.recorded.loss)
+
+
+def test_records_that_have_expired_between_two_rounds_are_in_the_ledger_and_all_others_are_public(
+    site: Site, request: pytest.FixtureRequest
+) -> None:
+    source = Topic(request)
+    pipeline = copying(site, source, site.home.parent / "fail", OnGone.SKIP)
+    for number in range(5):
+        source.add(number)
+    site.run(pipeline, run_id="day 1")
+    for number in range(5, 10):
+        source.add(number)
+    source.kafka.expire(source.name, 1, before=16)
+    site.run(pipeline, run_id="day 2")
+    (entry,) = LossLedger(open_files(str(site.home))).entries()
+    lost = entry.recorded.loss
+    assert isinstance(lost, LostOffsets)
+    assert lost.topics == {source.name: {1: OffsetRange(first=10, end=16)}}
+    assert rows_at_most(lost) == 6
+    assert copied(site) == sorted(10 * number + n for number in (0, 1, 2, 3, 4, 8, 9) for n in range(2))
 
 
 @pytest.mark.parametrize("kind", [Topic, pytest.param(ForgottenVersions, marks=pytest.mark.nightly)])

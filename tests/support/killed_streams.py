@@ -68,6 +68,11 @@ class Live(KilledDrivers):
         status = read_status(self.files)
         return status is not None and status.stages[StageName(stage)].rows_in >= self.events.rows
 
+    def is_blocked(self) -> bool:
+        """Returns True if a table refuses the rows of a checkpoint."""
+        status = read_status(self.files)
+        return status is not None and status.blocked is not None
+
     def assert_public(self, driver: Popen[str]) -> None:
         """Lets a driver read all events. Each table then has exactly the rows that follow from the input.
 

@@ -9,12 +9,14 @@ from pathlib import Path
 from shutil import rmtree
 
 import pytest
+from deltalake import DeltaTable
 
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.status import read_status
 from tests.support.drivers import ROOT, SETTINGS
 from tests.support.killed_streams import ENDS, LIVE, Live, bounded, bounded_too, live, live_on
+from tests.support.live_pipeline import public_ids
 from tests.support.spark_cluster import delta_on_this_host, spark_cluster
 
 __all__ = ["bounded", "live"]
@@ -22,6 +24,7 @@ __all__ = ["bounded", "live"]
 pytestmark = pytest.mark.spark
 
 ROWS = 100_000
+REFUSALS = 6
 EXECUTOR_KILLS = 12
 EXECUTORS = {
     "spark.executor.memory": "512m",
@@ -45,6 +48,31 @@ def test_every_row_is_public_once_in_every_table_whoever_is_killed(live: Live, k
     head = CheckpointStore(live.files).head()
     assert head
     assert head.aligned == (not options)
+
+
+@pytest.mark.nightly
+def test_every_row_is_public_once_although_drivers_are_killed_while_a_table_refuses_rows(live: Live) -> None:
+    """The table has no hold, so all tables wait. Every second time, it still refuses when the next driver starts."""
+    driver = live.start()
+    live.add(1_000)
+    live.until(lambda: live.has_published(1.0), driver)
+    for number in range(REFUSALS):
+        again, before = DeltaTable(str(live.table("again"))), live.events.rows
+        again.alter.add_constraint({"closed": f"id < {before}"})
+        live.add(1_000)
+        live.until(live.is_blocked, driver)
+        live.wait(3.0)
+        live.kill(driver)
+        if number % 2 == 0:
+            again.alter.drop_constraint("closed")
+        driver = live.start()
+        if number % 2 == 1:
+            live.until(partial(live.runs, number + 2), driver)
+            live.until(live.is_blocked, driver)
+            assert public_ids(live.table("again")) == list(range(before))
+            again.alter.drop_constraint("closed")
+        live.until(lambda: live.has_published(1.0), driver)
+    live.assert_public(driver)
 
 
 @pytest.mark.parametrize(

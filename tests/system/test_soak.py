@@ -21,7 +21,8 @@ from tests.support.soak_pipeline import Orders
 
 pytestmark = pytest.mark.spark
 
-ROUNDS = 40
+ROUNDS = 60
+"""The minutes of an hour. Each brings one bad order."""
 ROWS = 400
 BEHIND_MAX = 2
 """In checkpoints."""
