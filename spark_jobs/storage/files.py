@@ -274,6 +274,12 @@ def files_below(files: Files, directory: str) -> list[str]:
     return [f"{directory}/{path.relative_to(root).as_posix()}" for path in found]
 
 
+def sync_readable(files: Files, *paths: str) -> None:
+    """Makes files durable that the caller reads, too. In a store, a file that can be read is durable, so this asks nothing there."""
+    if is_here(files):
+        files.sync(*paths)
+
+
 def sync_below(files: Files, directory: str = "") -> None:
     """Makes files durable that another program wrote below a directory, except Hadoop's checksums. In a store every file is durable."""
     root = files.local(directory)
