@@ -229,16 +229,19 @@ def is_here(files: Files) -> bool:
     return files.local() is not None
 
 
-def take(source: Files, named: str, target: Files, path: str) -> None:
+def take(source: Files, named: str, target: Files, path: str) -> Digest | None:
     """Links a final file of ``source`` into ``target``, or copies it if a link is not possible.
 
     It is not durable before :meth:`Files.sync`. The errors are those of :meth:`Files.adopt` and :meth:`Files.copy`.
+
+    Returns:
+        The digest of the file if its bytes were read.
     """
     here = source.local(named)
     if here is None:
-        target.copy(source, named, path)
-    else:
-        target.adopt(here, path)
+        return target.copy(source, named, path)
+    target.adopt(here, path)
+    return None
 
 
 def real_url(files: Files) -> str:
