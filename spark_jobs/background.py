@@ -19,11 +19,12 @@ import asyncio
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from functools import partial
+from itertools import islice
 from queue import Empty, SimpleQueue
 from threading import BoundedSemaphore, Event, Lock, Thread, current_thread
 from typing import Any, NamedTuple, TypeVar
@@ -128,6 +129,20 @@ def run_all(jobs: Sequence[Callable[[], Any]], threads_max: int = _AT_ONCE) -> l
     for each in [run_in_background(work) for _ in range(min(threads_max, len(jobs)))]:
         each.result()
     return [ends[number].result() for number in sorted(ends)]
+
+
+def run_ahead(jobs: Iterable[Callable[[], T]], ahead: int) -> Iterator[T]:
+    """Yields the results of several jobs in order. While the caller uses one result, the next ``ahead`` jobs run in threads.
+
+    Raises:
+        Exception: The exception of a job, in its place.
+    """
+    left = iter(jobs)
+    begun = deque(run_in_background(job) for job in islice(left, ahead))
+    while begun:
+        found = begun.popleft().result()
+        begun.extend(run_in_background(job) for job in islice(left, 1))
+        yield found
 
 
 class Threads:

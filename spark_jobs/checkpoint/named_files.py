@@ -11,7 +11,7 @@ from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError
 from spark_jobs.protocol.ids import CheckpointId
 from spark_jobs.protocol.stage_cut import StateFile
 from spark_jobs.storage.checksums import fits_checksum
-from spark_jobs.storage.files import Digest, Files
+from spark_jobs.storage.files import Digest, Files, sync_readable
 
 DIGEST_TAG = "sha256"
 """The tag of a Delta ``add`` action with the SHA-256 of its file when it was staged."""
@@ -123,7 +123,7 @@ def make_durable(directory: Files, adds: Sequence[Mapping[str, Any]]) -> list[di
     """
     paths = [unquote(add["path"]) for add in adds]
     digesting = [partial(directory.digest, path) for path in paths]
-    digests = run_all([partial(directory.sync, *paths), *digesting])[1:] if paths else []
+    digests = run_all([partial(sync_readable, directory, *paths), *digesting])[1:] if paths else []
     return [with_digest(add, digest) for add, digest in zip(adds, digests, strict=True)]
 
 

@@ -41,7 +41,16 @@ from spark_jobs.protocol.history import CheckpointHistory
 from spark_jobs.protocol.ids import CheckpointId, IncarnationId, SinkName, StageName
 from spark_jobs.protocol.stage_cut import ChannelCut
 from spark_jobs.protocol.steps import Step, step
-from spark_jobs.storage.files import READ_MAX_BYTES, Digesting, Files, bounded, create_document, lines_of, read_document
+from spark_jobs.storage.files import (
+    READ_MAX_BYTES,
+    Digesting,
+    Files,
+    bounded,
+    create_document,
+    lines_of,
+    read_document,
+    sync_readable,
+)
 
 _LOG = logging.getLogger(__name__)
 _LINE_MAX_BYTES = 64 << 20
@@ -101,7 +110,7 @@ class CheckpointStore:
 
         A process that relies on a manifest, such as a publisher, calls this first.
         """
-        self._files.sync(*(manifest_path(checkpoint) for checkpoint in checkpoints))
+        sync_readable(self._files, *(manifest_path(checkpoint) for checkpoint in checkpoints))
 
     def write_actions(self, checkpoint: CheckpointId, sink: SinkName, lines: Iterable[Mapping[str, Any]]) -> ActionsFile:
         """Writes the actions that ``checkpoint`` will add to ``sink``, durably.

@@ -333,9 +333,11 @@ def is_due(manifest: Manifest, policy: Publish) -> bool:
 
 
 def prepare(
-    store: CheckpointStore, manifest: Manifest, sink: SinkName, *, by_round: bool, together: bool = False
+    store: CheckpointStore, manifest: Manifest, sink: SinkName, *, by_round: bool, together: bool = False, alone: bool = False
 ) -> list[PendingTransaction]:
     """Returns the checked transactions for one sink. Nothing is written.
+
+    A transaction checks its staged files right before its commit. They are checked here, too, if something else is written or read before.
 
     Args:
         store: The home's checkpoints.
@@ -343,6 +345,7 @@ def prepare(
         sink: One of its sinks.
         by_round: True if the rows of a round become public together.
         together: True if everything that the sink lacks becomes public in one transaction.
+        alone: True if no other sink is published with this one.
 
     Raises:
         RejectedError: The table is not the one that the files were staged for, or its checkpoint is not on the chain.
@@ -371,16 +374,17 @@ def prepare(
     if publisher is Publisher.DELTA_RS:
         for add in adds:
             refuse_lossy(cut.table, add)
-    refuse_missing(cut, sink, reached, adds)
-    transactions, found = [], reached
+    transactions, found, newest = list[PendingTransaction](), reached, reached
     for group in alike(pending, sink) if together else _groups(pending, sink, by_round=by_round):
         counting = _counting(group, sink)
         added = tuple(line for m in counting for line in lines[m.checkpoint])
         replaces = _replaces(counting, pending, sink, found)
         unchecked = {name: each for m in counting for name, each in conditions_now(m.sinks[sink], table).items()}
-        pending_now = PendingTransaction(publisher, reached, tuple(group), added, replaces, unchecked if added else {})
+        pending_now = PendingTransaction(publisher, newest, tuple(group), added, replaces, unchecked if added else {})
         transactions.append(_by_spark_if_needed(pending_now, sink, table))
-        reached = group[-1].checkpoint
+        newest = group[-1].checkpoint
+    if not alone or len(transactions) > 1 or any(transaction.conditions for transaction in transactions):
+        refuse_missing(cut, sink, reached, adds)
     return transactions
 
 

@@ -242,7 +242,10 @@ def plan_publication(
     plans, holding = dict[SinkName, Sequence[PendingTransaction]](), Holding(store, manifest, holds)
     for sink in lacking:
         with holding.of(sink):
-            plans[sink] = _retry(partial(prepare, store, manifest, sink, by_round=sink in by_round, together=by_policy))
+            planning = partial(
+                prepare, store, manifest, sink, by_round=sink in by_round, together=by_policy, alone=len(lacking) == 1
+            )
+            plans[sink] = _retry(planning)
     return Publication(files, number, manifest, wanted, by_round, _behind_first(plans, manifest), holding, by_policy)
 
 

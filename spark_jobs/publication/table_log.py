@@ -21,7 +21,7 @@ from spark_jobs.protocol.codec import sha256
 from spark_jobs.protocol.delta_log import LAST_CHECKPOINT, LogListing, commit_name
 from spark_jobs.protocol.errors import ConflictError, NotFoundError, StorageError
 from spark_jobs.protocol.ids import AppId, CheckpointId
-from spark_jobs.storage.files import Files, opened
+from spark_jobs.storage.files import Files, opened, sync_readable
 from spark_jobs.storage.table_uris import table_files
 
 _FILE_ACTIONS = (b'{"add":', b'{"remove":', b'{"cdc":')
@@ -148,7 +148,7 @@ class TableLog:
         """
         try:
             if after.mark is not None:
-                self._files.sync(commit_name(after.version))
+                sync_readable(self._files, commit_name(after.version))
             unchanged = after.mark is None or self._is_unchanged(after)
         except NotFoundError:
             unchanged = False

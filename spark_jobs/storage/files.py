@@ -229,16 +229,19 @@ def is_here(files: Files) -> bool:
     return files.local() is not None
 
 
-def take(source: Files, named: str, target: Files, path: str) -> None:
+def take(source: Files, named: str, target: Files, path: str) -> Digest | None:
     """Links a final file of ``source`` into ``target``, or copies it if a link is not possible.
 
     It is not durable before :meth:`Files.sync`. The errors are those of :meth:`Files.adopt` and :meth:`Files.copy`.
+
+    Returns:
+        The digest of the file if its bytes were read.
     """
     here = source.local(named)
     if here is None:
-        target.copy(source, named, path)
-    else:
-        target.adopt(here, path)
+        return target.copy(source, named, path)
+    target.adopt(here, path)
+    return None
 
 
 def real_url(files: Files) -> str:
@@ -272,6 +275,12 @@ def files_below(files: Files, directory: str) -> list[str]:
         return files.paths(directory)
     found = (Path(above, name) for above, _, names in os.walk(root) for name in names)
     return [f"{directory}/{path.relative_to(root).as_posix()}" for path in found]
+
+
+def sync_readable(files: Files, *paths: str) -> None:
+    """Makes files durable that the caller reads, too. In a store, a file that can be read is durable, so this asks nothing there."""
+    if is_here(files):
+        files.sync(*paths)
 
 
 def sync_below(files: Files, directory: str = "") -> None:

@@ -8,7 +8,7 @@ from threading import Barrier, Event, current_thread
 
 import pytest
 
-from spark_jobs.background import Threads, run_all, run_watched, run_with_deadline
+from spark_jobs.background import Threads, run_ahead, run_all, run_watched, run_with_deadline
 
 SOON_S = 5.0
 HANGS = """
@@ -108,3 +108,26 @@ def test_several_functions_run_at_the_same_time_and_return_in_their_order() -> N
 def test_the_exception_of_one_of_several_functions_is_raised() -> None:
     with pytest.raises(ValueError, match="it fails"):
         run_all([lambda: 1, fail, lambda: 2], 1)
+
+
+def test_the_next_functions_run_while_the_result_of_one_is_used() -> None:
+    begun = [Event() for _ in range(4)]
+
+    def work(number: int) -> int:
+        begun[number].set()
+        return number
+
+    found = run_ahead((partial(work, number) for number in range(4)), 2)
+    assert next(found) == 0
+    assert begun[1].wait(SOON_S)
+    assert begun[2].wait(SOON_S)
+    assert not begun[3].is_set(), "only two run ahead"
+    assert list(found) == [1, 2, 3]
+
+
+def test_an_exception_of_work_that_runs_ahead_is_raised_in_its_place() -> None:
+    found = run_ahead([lambda: 1, fail, lambda: 2], 2)
+    assert next(found) == 1
+    with pytest.raises(ValueError, match="it fails"):
+        next(found)
+    assert list(run_ahead([], 2)) == []

@@ -88,8 +88,8 @@ class StateCopies:
         is_local = any(self._take_local(other, file) for other in local)
         if not is_local:
             try:
-                self._give(file, self.home, file.stored, self.work, target)
-                found: Digest | None = self.work.digest(target)
+                given = self._give(file, self.home, file.stored, self.work, target)
+                found: Digest | None = given or self.work.digest(target)
             except NotFoundError:
                 found = None
             if damage := state_file(self.home, file).damage(found):
@@ -158,11 +158,11 @@ class StateCopies:
         self.work.delete(path)
         return False
 
-    def _give(self, file: StateFile, source: Files, named: str, target: Files, path: str) -> None:
+    def _give(self, file: StateFile, source: Files, named: str, target: Files, path: str) -> Digest | None:
+        """Copies or links a file. Returns its digest if its bytes were read."""
         if grows_with_state(file.path) and not self.second_copy:
-            take(source, named, target, path)
-        else:
-            target.copy(source, named, path)
+            return take(source, named, target, path)
+        return target.copy(source, named, path)
 
 
 @dataclass(frozen=True)

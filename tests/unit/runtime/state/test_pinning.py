@@ -6,16 +6,20 @@ import shutil
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
 from spark_jobs.checkpoint.named_files import state_file
-from spark_jobs.protocol.errors import ConflictError
+from spark_jobs.protocol.codec import sha256
+from spark_jobs.protocol.errors import ConflictError, CorruptDocumentError
 from spark_jobs.protocol.ids import AttemptNumber, BatchId, CheckpointId
+from spark_jobs.protocol.stage_cut import StateFile
 from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog
 from spark_jobs.runtime.state import pinning
 from spark_jobs.runtime.state.pinning import StateCopies, persist, pin, place_of
 from spark_jobs.runtime.state.state_files import grows_with_state, needed_files
+from spark_jobs.storage.files import Digest
 from spark_jobs.storage.local import LocalFiles
 from spark_jobs.storage.system import RealSystem
 from tests.support.damage import flip
@@ -294,3 +298,24 @@ def test_no_file_that_shares_its_bytes_is_referenced_if_second_copies_are_on(sit
     own = cut(2, persist(pinned))
     third = place_of(site.home, HOURLY, CheckpointId(3), AttemptNumber(1))
     assert pin(copies, BatchId(2), third, own).held == own.files
+
+
+class _ReadNowhere(LocalFiles):
+    """A work directory none of whose files is read."""
+
+    def digest(self, path: str) -> Digest:
+        raise AssertionError(f"{path} is read again")
+
+
+def test_a_file_from_a_store_is_checked_while_it_is_downloaded_and_not_read_again(tmp_path: Path) -> None:
+    home, data = MemoryFiles(), b"rows"
+    file = StateFile(path=f"state/0/0/SSTs/1-{uuid4()}.sst", stored="state/kept", size_bytes=4, sha256=sha256(data))
+    copies = StateCopies(home, SparkLog(_ReadNowhere(tmp_path), "checkpoint"))
+    for damaged in (None, b"row", b"rowz"):
+        home.contents = {} if damaged is None else {file.stored: damaged}
+        with pytest.raises(CorruptDocumentError, match="was altered|is missing"):
+            copies.place(file)
+        copies.work.delete("checkpoint")
+    home.contents = {file.stored: data}
+    copies.place(file)
+    assert (tmp_path / "checkpoint" / file.path).read_bytes() == data
