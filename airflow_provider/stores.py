@@ -4,6 +4,7 @@ Its fields are those that Airflow's providers for Amazon and Microsoft Azure def
 """
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
@@ -110,7 +111,14 @@ def _read_azure(store_conn_id: str, connection: Any) -> AzureSettings:
     emulator = connection.host if address.netloc and not address.netloc.endswith(".core.windows.net") else None
     checked = AzureSettings.of({AzureSettings.ENDPOINT: emulator} if emulator else {})
     credentials = AzureCredentials(key, token, connection.login if tenant else None, secret, tenant)
-    return AzureSettings(checked.endpoint, credentials=credentials if key or token or secret else None)
+    settings = AzureSettings(checked.endpoint, credentials=credentials if key or token or secret else None)
+    if variables := settings.replaced_by(os.environ):
+        raise _refused(
+            store_conn_id,
+            f"is not used by all clients, because the environment of this process has {', '.join(variables)}",
+            "Remove these variables, or put a key and the endpoint into the connection.",
+        )
+    return settings
 
 
 _READERS: Mapping[str, Callable[[str, Any], ObjectStoreSettings]] = {"aws": _read_s3, "wasb": _read_azure, "adls": _read_azure}
