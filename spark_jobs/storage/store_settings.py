@@ -20,6 +20,8 @@ class ObjectStoreSettings(ABC):
     """The word for that which has the objects: a bucket or a container."""
     VARIABLES: ClassVar[tuple[str, ...]]
     """The environment variables that name a store and its credentials."""
+    SECRETS: ClassVar[tuple[str, ...]]
+    """Those of them whose values are secret."""
     KEYS: ClassVar[str]
     """The variables for the credentials, in words."""
     ENDPOINT: ClassVar[str]
