@@ -280,13 +280,23 @@ class ObjectStoreFiles:
         self._delete_objects([key])
 
     def _delete_objects(self, keys: Sequence[str]) -> None:
-        """Deletes objects, of which another process may delete some at the same time."""
-        try:
-            obstore.delete(self._store, keys)
-        except FileNotFoundError:  # Azure refuses to delete a missing object
-            for key in keys:
-                with suppress(FileNotFoundError):
-                    obstore.delete(self._store, [key])
+        """Deletes objects, of which another process may delete some at the same time. In Azure all of them are in one directory."""
+        while len(keys) > 1:
+            try:
+                obstore.delete(self._store, keys)
+                return
+            except (
+                FileNotFoundError
+            ):  # Azure refuses to delete a missing object. The client stops there, and leaves some of the others.
+                listed = obstore.list_with_delimiter(self._store, keys[0].rpartition("/")[0])
+                there = {each["path"] for each in listed["objects"]}
+                left = [key for key in keys if key in there]
+                if len(left) == len(keys):
+                    break
+                keys = left
+        for key in keys:
+            with suppress(FileNotFoundError):
+                obstore.delete(self._store, [key])
 
     def _is_there(self, key: str) -> bool:
         return self._head(key) is not None
