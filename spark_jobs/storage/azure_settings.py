@@ -1,7 +1,9 @@
 """The settings of Azure Data Lake Storage, in the words of each client: obstore, delta-rs, and ABFS for Spark.
 
-The account is in the URL. obstore and delta-rs read the credentials from the environment, and Spark's client does so through Hadoop, which
-puts a variable in the place of ``${env.NAME}`` when it reads a setting. So a setting has the variable's name, never its value.
+The account is in the URL. obstore and delta-rs read the credentials from the environment. So does Spark's client, through Hadoop, which
+replaces ``${env.NAME}`` in a setting by the value of a variable. So a setting has the variable's name, never its value.
+
+An environment may have several credentials. All clients use the same: the first in the order of delta-rs, which cannot be changed.
 """
 
 from collections.abc import Mapping
