@@ -28,7 +28,7 @@ _KNOWN_OF_AZURE = frozenset({"sas_token", "shared_access_key", "tenant_id"})
 
 
 def use_store_of(settings: Settings, get_connection: Callable[[str], Any] = BaseHook.get_connection) -> None:
-    """Gives this process the store that a ``stream_pipeline`` connection names, for the buckets of its roots.
+    """Gives this process the store that a ``stream_pipeline`` connection names, for the buckets and containers of its roots.
 
     Raises:
         MissingRequirementError: The connection that it names is not there.
