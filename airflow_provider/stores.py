@@ -4,6 +4,7 @@ Its fields are those that Airflow's providers for Amazon, Microsoft Azure and Go
 """
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
@@ -30,7 +31,7 @@ _KNOWN_OF_GOOGLE = frozenset({"key_path", "project"})
 
 
 def use_store_of(settings: Settings, get_connection: Callable[[str], Any] = BaseHook.get_connection) -> None:
-    """Gives this process the store that a ``stream_pipeline`` connection names, for the buckets of its roots.
+    """Gives this process the store that a ``stream_pipeline`` connection names, for the buckets and containers of its roots.
 
     Raises:
         MissingRequirementError: The connection that it names is not there.
@@ -113,7 +114,14 @@ def _read_azure(store_conn_id: str, connection: Any) -> AzureSettings:
     emulator = connection.host if address.netloc and not address.netloc.endswith(".core.windows.net") else None
     checked = AzureSettings.of({AzureSettings.ENDPOINT: emulator} if emulator else {})
     credentials = AzureCredentials(key, token, connection.login if tenant else None, secret, tenant)
-    return AzureSettings(checked.endpoint, credentials=credentials if key or token or secret else None)
+    settings = AzureSettings(checked.endpoint, credentials=credentials if key or token or secret else None)
+    if variables := settings.replaced_by(os.environ):
+        raise _refused(
+            store_conn_id,
+            f"is not used by all clients, because the environment of this process has {', '.join(variables)}",
+            "Remove these variables, or put a key and the endpoint into the connection.",
+        )
+    return settings
 
 
 def _read_google(store_conn_id: str, connection: Any) -> GoogleSettings:

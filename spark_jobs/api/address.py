@@ -28,13 +28,13 @@ class TableAddress:
 
     @property
     def location(self) -> str:
-        """The address in one spelling: scheme, dots and, for a name, case are normalized. Two addresses of one place are equal."""
+        """The address in one spelling. Scheme, host, dots and the case of a name are normalized: two addresses of one place are equal."""
         if self.named:
             return f"table:{self.text.casefold()}"
         scheme = _SCHEME.match(self.text)
         if scheme is None or scheme.group(1).lower() == "file":
             return os.path.abspath(self.text[scheme.end() :] if scheme else self.text)
-        name, authority = scheme.group(1).lower(), scheme.group(2) or ""
+        name, authority = scheme.group(1).lower(), (scheme.group(2) or "").lower()
         path = os.path.normpath(self.text[scheme.end() :] or "/").rstrip("/")
         return f"{_SPELLINGS.get(name, name)}:{authority}{path}"
 

@@ -19,6 +19,7 @@ from spark_jobs.api.refusals import Place, suggestion
 from spark_jobs.protocol.codec import canonical
 from spark_jobs.protocol.errors import InvalidParameterError, InvalidPipelineError
 from spark_jobs.protocol.masking import Mask, masking
+from spark_jobs.storage.object_store_settings import SECRET_VARIABLES
 
 ENVIRONMENT_PREFIX = "SPARK_JOBS_PARAM_"
 
@@ -40,9 +41,6 @@ class BoundParameters:
         return dict(self._public)
 
 
-_SECRETS_OF_STORES = frozenset({"AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"})
-
-
 def environment_mask(environment: Mapping[str, str] = os.environ) -> Mask:
     """Returns the mask of a process. It hides every secret of the environment, even if no pipeline declares it."""
     return masking(environment_secrets(environment))
@@ -50,9 +48,7 @@ def environment_mask(environment: Mapping[str, str] = os.environ) -> Mask:
 
 def environment_secrets(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
     """Returns every secret of the environment: the values of secret parameters, and the keys of an object store."""
-    return tuple(
-        value for name, value in environment.items() if name.startswith(ENVIRONMENT_PREFIX) or name in _SECRETS_OF_STORES
-    )
+    return tuple(value for name, value in environment.items() if name.startswith(ENVIRONMENT_PREFIX) or name in SECRET_VARIABLES)
 
 
 def secret_fields(model: Model | None) -> tuple[str, ...]:

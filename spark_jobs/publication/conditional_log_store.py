@@ -80,7 +80,7 @@ def check_commits(spark: "SparkSession", uri: str) -> None:
     from py4j.protocol import Py4JJavaError
 
     delta, place = DeltaJvm(spark), table_files(uri)
-    name, beside = (f"probe-{uuid4().hex}" for _ in range(2))
+    name, neighbour = (f"probe-{uuid4().hex}" for _ in range(2))
     log = delta.log(spark_path(uri))
     path = delta.java("org.apache.hadoop.fs.Path")(f"{spark_path(uri)}/{name}")
 
@@ -89,7 +89,7 @@ def check_commits(spark: "SparkSession", uri: str) -> None:
         log.store().write(path, delta.convert.asScala(lines.iterator()), False, log.newDeltaHadoopConf())
 
     try:
-        place.create(beside, b"")  # some log stores need the directory
+        place.create(neighbour, b"")  # some log stores need the directory
         commit("first")
         try:
             commit("second")
@@ -106,7 +106,7 @@ def check_commits(spark: "SparkSession", uri: str) -> None:
         ) from error
     finally:
         place.delete(name)
-        place.delete(beside)
+        place.delete(neighbour)
     if not kept:
         raise MissingRequirementError(
             f"Of two commits of Spark to one version of a table in {uri}, both succeed.",

@@ -1,7 +1,9 @@
 """The settings of Azure Data Lake Storage, in the words of each client: obstore, delta-rs, and ABFS for Spark.
 
-The account is in the URL. obstore and delta-rs read the credentials from the environment, and Spark's client does so through Hadoop, which
-puts a variable in the place of ``${env.NAME}`` when it reads a setting. So a setting has the variable's name, never its value.
+The account is in the URL. obstore and delta-rs read the credentials from the environment. So does Spark's client, through Hadoop, which
+replaces ``${env.NAME}`` in a setting by the value of a variable. So a setting has the variable's name, never its value.
+
+An environment may have several credentials. All clients use the same: the first in the order of delta-rs, which cannot be changed.
 """
 
 from collections.abc import Mapping
@@ -16,9 +18,21 @@ ABFS_FILE_SYSTEM = "org.apache.hadoop.fs.azurebfs.SecureAzureBlobFileSystem"
 """Hadoop's client of Azure Data Lake Storage."""
 _WITHOUT_TLS = "org.apache.hadoop.fs.azurebfs.AzureBlobFileSystem"
 _ENDPOINT = "AZURE_STORAGE_ENDPOINT"
-_KEYS = ("AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_ACCESS_KEY")
+_KEYS = ("AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_ACCESS_KEY", "AZURE_STORAGE_MASTER_KEY")
 _TOKENS = ("AZURE_STORAGE_SAS_TOKEN", "AZURE_STORAGE_SAS_KEY")
 _PRINCIPAL = ("AZURE_CLIENT_ID", "AZURE_CLIENT_SECRET", "AZURE_TENANT_ID")
+_OTHERS = (
+    "AZURE_CREDENTIAL_TYPE",
+    "AZURE_ENDPOINT",
+    "AZURE_STORAGE_TOKEN",
+    "AZURE_STORAGE_CLIENT_ID",
+    "AZURE_STORAGE_CLIENT_SECRET",
+    "AZURE_STORAGE_TENANT_ID",
+    "AZURE_STORAGE_AUTHORITY_ID",
+)
+"""Further variables that obstore and delta-rs read, but Spark's client does not."""
+_VARIABLES_OF_PARTS = (_KEYS[0], _TOKENS[0], *_PRINCIPAL)
+"""A variable for each part of :class:`AzureCredentials`."""
 _HADOOP = "spark.hadoop.fs.azure."
 _ABFS_ENDPOINT = f"{_HADOOP}abfs.endpoint"
 _AUTHENTICATION = f"{_HADOOP}account.auth.type"
@@ -46,7 +60,8 @@ class AzureSettings(ObjectStoreSettings):
 
     SCHEME: ClassVar = "abfss"
     ROOT: ClassVar = "container"
-    VARIABLES: ClassVar = (*_KEYS, *_TOKENS, *_PRINCIPAL, _ENDPOINT)
+    VARIABLES: ClassVar = (*_KEYS, *_TOKENS, *_PRINCIPAL, *_OTHERS, _ENDPOINT)
+    SECRETS: ClassVar = (*_KEYS, *_TOKENS, _PRINCIPAL[1], "AZURE_STORAGE_TOKEN", "AZURE_STORAGE_CLIENT_SECRET")
     KEYS: ClassVar = f"{_KEYS[0]}, {_TOKENS[0]}, or {', '.join(_PRINCIPAL[:2])} and {_PRINCIPAL[2]}"
     ENDPOINT: ClassVar = _ENDPOINT
 
@@ -60,22 +75,39 @@ class AzureSettings(ObjectStoreSettings):
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Self:
         check_endpoint(_ENDPOINT, environment.get(_ENDPOINT))
-        ways = (*((key,) for key in _KEYS), _PRINCIPAL, *((token,) for token in _TOKENS))
+        ways = (*((name,) for name in (*_KEYS, *_TOKENS)), _PRINCIPAL)  # in the order of delta-rs
         found = next((way for way in ways if all(environment.get(name) for name in way)), ())
         return cls(endpoint=environment.get(_ENDPOINT) or None, variables=found)
 
     def environment(self) -> dict[str, str]:
         found = {_ENDPOINT: self.endpoint} if self.endpoint else {}
-        return found | (self.credentials.named((_KEYS[0], _TOKENS[0], *_PRINCIPAL)) if self.credentials else {})
+        return found | (self.credentials.named(_VARIABLES_OF_PARTS) if self.credentials else {})
+
+    def replaced_by(self, environment: Mapping[str, str]) -> list[str]:
+        """Returns the variables of an environment that delta-rs takes instead of these settings: it prefers a key to all else."""
+        keys = _KEYS if self.credentials and not self.credentials.account_key else ()
+        endpoints = () if self.endpoint else (_ENDPOINT, "AZURE_ENDPOINT")
+        return [name for name in (*keys, *endpoints) if environment.get(name)]
 
     def for_obstore(self) -> dict[str, str]:
-        """Returns the configuration of obstore's client; what is not in it, obstore reads from the environment."""
+        """Returns the configuration of obstore's client; what is not in it, obstore reads from the environment.
+
+        It has one way to authenticate, because the environment may have credentials for several.
+        """
+        variables = self.credentials.named(_VARIABLES_OF_PARTS) if self.credentials else self.variables
+        first = next(iter(variables), None)
+        if first is None:
+            return self._options()
+        way = "access_key" if first in _KEYS else "sas_token" if first in _TOKENS else "client_secret"
+        return self._options() | {"credential_type": way}
+
+    def for_delta_rs(self) -> dict[str, str]:
+        return {"allow_http": "true"} | {f"azure_storage_{name}": value for name, value in self._options().items()}
+
+    def _options(self) -> dict[str, str]:
         found = {"endpoint": self.endpoint} if self.endpoint else {}
         names = ("account_key", "sas_key", "client_id", "client_secret", "tenant_id")
         return found | (self.credentials.named(names) if self.credentials else {})
-
-    def for_delta_rs(self) -> dict[str, str]:
-        return {"allow_http": "true"} | {f"azure_storage_{name}": value for name, value in self.for_obstore().items()}
 
     def for_spark(self, given: Mapping[str, str]) -> dict[str, str]:
         # When a driver ends, the client would send metrics, and repeat that for minutes if the network is away.

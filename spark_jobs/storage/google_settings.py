@@ -14,6 +14,8 @@ from spark_jobs.storage.store_settings import ObjectStoreSettings, check_endpoin
 GOOGLE_FILE_SYSTEM = "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFileSystem"
 """The class of Google's connector for Hadoop."""
 _FILE = "GOOGLE_APPLICATION_CREDENTIALS"
+_OTHERS = ("GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_PATH", "GOOGLE_SERVICE_ACCOUNT_KEY")
+"""Further variables that obstore and delta-rs read."""
 _ENDPOINT = "STORAGE_EMULATOR_HOST"
 _HADOOP = "spark.hadoop.fs.gs."
 _ROOT_URL = f"{_HADOOP}storage.root.url"
@@ -26,7 +28,8 @@ class GoogleSettings(ObjectStoreSettings):
 
     SCHEME: ClassVar = "gs"
     ROOT: ClassVar = "bucket"
-    VARIABLES: ClassVar = (_FILE, _ENDPOINT)
+    VARIABLES: ClassVar = (_FILE, *_OTHERS, _ENDPOINT)
+    SECRETS: ClassVar = ("GOOGLE_SERVICE_ACCOUNT_KEY",)
     KEYS: ClassVar = _FILE
     ENDPOINT: ClassVar = _ENDPOINT
 

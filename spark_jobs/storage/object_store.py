@@ -278,24 +278,32 @@ class ObjectStoreFiles:
             return None
 
     def _delete_tree(self, key: str) -> None:
-        if self._has_directories:  # a directory can be deleted when it is empty
-            listed = obstore.list_with_delimiter(self._store, key)
-            for directory in listed["common_prefixes"]:
-                self._delete_tree(directory)
-            self._delete_objects([each["path"] for each in listed["objects"]])
+        for _ in self._pauses_s:
+            with suppress(
+                FileNotFoundError
+            ):  # Azure and Google refuse to delete what another process has deleted, and leave some others
+                for keys in self._below(key):
+                    obstore.delete(self._store, keys)
+                break
         else:
-            for found in obstore.list(self._store, key):
-                self._delete_objects([each["path"] for each in found])
-        self._delete_objects([key])
+            for each in chain.from_iterable(self._below(key)):
+                self._delete_object(each)
+        self._delete_object(key)
 
-    def _delete_objects(self, keys: Sequence[str]) -> None:
-        """Deletes objects, of which another process may delete some at the same time."""
-        try:
-            obstore.delete(self._store, keys)
-        except FileNotFoundError:  # Azure and Google refuse to delete a missing object
-            for key in keys:
-                with suppress(FileNotFoundError):
-                    obstore.delete(self._store, [key])
+    def _delete_object(self, key: str) -> None:
+        with suppress(FileNotFoundError):
+            obstore.delete(self._store, [key])
+
+    def _below(self, key: str) -> Iterator[list[str]]:
+        """Yields the keys of the objects below a key. Where there are directories, all in them are deleted first."""
+        if not self._has_directories:
+            yield from ([each["path"] for each in found] for found in obstore.list(self._store, key))
+            return
+        listed = obstore.list_with_delimiter(self._store, key)
+        for directory in listed["common_prefixes"]:
+            self._delete_tree(directory)
+        if objects := listed["objects"]:
+            yield [each["path"] for each in objects]
 
     def _is_there(self, key: str) -> bool:
         return self._head(key) is not None

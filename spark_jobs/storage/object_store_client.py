@@ -40,6 +40,8 @@ _PANIC = "PanicException"
 """The exception of bugs in the client. It is no ``Exception``, and its class cannot be imported."""
 _ROLE_PATHS = ("/latest/api/token", "/latest/meta-data/iam", "/metadata/identity/oauth2/token")
 """The paths under which a host provides its role. They are only asked without credentials in the environment."""
+_DENIED = re.compile(r"401 Unauthorized|403 Forbidden|\(code: 403\)")
+"""Matches the refusal of a list or of a delete, for which the client has no exception of its own."""
 _CODE = re.compile(r"<Code>(\w{1,100})</Code>")
 
 
@@ -131,16 +133,14 @@ def translated_store(place: str, *, writes: bool = False) -> Iterator[None]:
             path=place,
         ) from error
     except (PermissionDeniedError, UnauthenticatedError, PermissionError) as error:
-        raise AccessDeniedError(
-            f"{place}: the store denies access. {_reason(error)}",
-            remedy=f"Give this process credentials that may list, read, write and delete there: {kind.KEYS}, or a role of the host.",
-            path=place,
-        ) from None  # its answer may contain the signed text, with a session token
+        raise _denied(place, error) from None
     except NotImplementedError as error:
         raise _unusable(place, _reason(error)) from error
     except BaseException as error:
         if not isinstance(error, BaseError) and type(error).__name__ != _PANIC:
             raise
+        if _DENIED.search(f"{error}"):
+            raise _denied(place, error) from None
         raise StorageError(
             f"{place}: {_reason(error)}",
             safe="No object is partly written, and the call may be repeated.",
@@ -150,6 +150,16 @@ def translated_store(place: str, *, writes: bool = False) -> Iterator[None]:
             else f"Repeat; if the error persists, check the {kind.ROOT}, the endpoint ({kind.ENDPOINT}) and the network.",
             path=place,
         ) from error
+
+
+def _denied(place: str, error: BaseException) -> AccessDeniedError:
+    """Returns the error without its cause, because the store's answer may contain the signed text, with a session token."""
+    return AccessDeniedError(
+        f"{place}: the store denies access. {_reason(error)}",
+        remedy="Give this process credentials that may list, read, write and delete there: "
+        f"{kind_of(place).KEYS}, or a role of the host.",
+        path=place,
+    )
 
 
 def _unusable(place: str, reason: str) -> InvalidParameterError:

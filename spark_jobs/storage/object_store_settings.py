@@ -23,6 +23,9 @@ from spark_jobs.storage.store_settings import ObjectStoreSettings
 
 _KINDS: Mapping[str, type[ObjectStoreSettings]] = {kind.SCHEME: kind for kind in (S3Settings, AzureSettings, GoogleSettings)}
 
+SECRET_VARIABLES = frozenset(name for kind in _KINDS.values() for name in kind.SECRETS)
+"""The environment variables with the secrets of stores."""
+
 
 def is_in_object_store(url: str) -> bool:
     """Returns True for a URL of an object store, in the spelling of documents."""

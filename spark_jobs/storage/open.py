@@ -13,9 +13,11 @@ from spark_jobs.storage.paths import check_root
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _BUCKET = r"[a-z0-9][a-z0-9.-]*[a-z0-9]"
+_GOOGLE_BUCKET = r"[a-z0-9][a-z0-9._-]*[a-z0-9]"
 _CONTAINER = r"[a-z0-9$][a-z0-9-]*@[a-z0-9]+\.dfs\.core\.windows\.net"
 _OBJECT_URL = re.compile(
-    rf"(?:s3a?://(?P<bucket>{_BUCKET})|gs://(?P<google>[a-z0-9][a-z0-9._-]*[a-z0-9])|abfss?://(?P<container>{_CONTAINER}))(?:/(?P<prefix>[^/]+(?:/[^/]+)*))?/?",
+    rf"(?:s3a?://(?P<bucket>{_BUCKET})|gs://(?P<google>{_GOOGLE_BUCKET})|abfss?://(?P<container>{_CONTAINER}))"
+    r"(?:/(?P<prefix>[^/?]+(?:/[^/?]+)*))?/?",
     re.IGNORECASE,
 )
 _IN_S3 = "A place in S3 has the form s3://bucket/prefix."
@@ -26,6 +28,8 @@ _OBJECT_STORES = {"s3": _IN_S3, "s3a": _IN_S3, "abfss": _IN_AZURE, "abfs": _IN_A
 _HDFS_URL = re.compile(r"hdfs://(?P<authority>[^/@?#]*)(?P<root>/.*?)/*", re.IGNORECASE | re.DOTALL)
 _CREDENTIALS = re.compile(r"//.*@", re.DOTALL)
 """Matches the credentials in a URL. A secret key may contain slashes."""
+_QUERY = re.compile(r"\?.*", re.DOTALL)
+"""Matches the query of a URL, which may be a shared access signature."""
 PROBE = re.compile(r"probe-[0-9a-f]{32}")
 """Matches leftovers of :func:`check_create_if_absent` from a dead process."""
 _FILE_URL = re.compile(r"file:(?://(?:localhost)?)?(/(?!/).*)", re.IGNORECASE | re.DOTALL)
@@ -85,6 +89,8 @@ def _open_object_store(url: str, form: str) -> Files:
     if place is None or {".", ".."} & set(prefix.split("/")):
         raise _refused(url, form)
     check_root(prefix)
+    if place["container"] and any(name.endswith(".") for name in prefix.split("/")):
+        raise _refused(url, "In Azure no name of a directory ends with a dot.")
     if place["bucket"]:
         root, extra = f"s3://{place['bucket']}", "s3"
     elif place["google"]:
@@ -189,7 +195,7 @@ def check_create_if_absent(files: Files) -> None:
 
 
 def _refused(given: str, reason: str) -> InvalidParameterError:
-    url = _CREDENTIALS.sub("//***@", given)
+    url = _QUERY.sub("?***", _CREDENTIALS.sub("//***@", given))
     return InvalidParameterError(
         f"{url!r} cannot be opened. {reason}",
         remedy="Give a path such as /data/pipelines/flights, or file:///data/pipelines/flights.",

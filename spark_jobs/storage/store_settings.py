@@ -17,9 +17,11 @@ class ObjectStoreSettings(ABC):
     SCHEME: ClassVar[str]
     """The scheme of its URLs."""
     ROOT: ClassVar[str]
-    """The word for that which has the objects: a bucket or a container."""
+    """The word for the place of its objects: a bucket or a container."""
     VARIABLES: ClassVar[tuple[str, ...]]
     """The environment variables that name a store and its credentials."""
+    SECRETS: ClassVar[tuple[str, ...]]
+    """The variables whose values are secret."""
     KEYS: ClassVar[str]
     """The variables for the credentials, in words."""
     ENDPOINT: ClassVar[str]

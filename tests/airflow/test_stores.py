@@ -137,9 +137,27 @@ def test_a_store_connection_has_the_fields_of_the_google_provider() -> None:
     assert "hidden" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("variable", "fields"),
+    [
+        ("AZURE_STORAGE_ACCOUNT_KEY", {"extra": {"sas_token": "token"}}),
+        ("AZURE_STORAGE_ACCESS_KEY", {"extra": {"tenant_id": "tenant"}, "login": "client", "password": "word"}),
+        ("AZURE_STORAGE_ENDPOINT", {"password": "key"}),
+    ],
+)
+def test_a_variable_that_replaces_a_part_of_a_connection_is_refused(
+    monkeypatch: pytest.MonkeyPatch, variable: str, fields: dict[str, Any]
+) -> None:
+    azure(**fields)
+    monkeypatch.setenv(variable, "http://127.0.0.1:10000/of-the-worker")
+    with pytest.raises(InvalidParameterError, match=f"environment of this process has {variable}") as refused:
+        azure(**fields)
+    assert "of-the-worker" not in str(refused.value)
+
+
 @pytest.mark.azure
-def test_a_worker_with_only_a_connection_to_azure_tests_its_roots(monkeypatch: pytest.MonkeyPatch) -> None:
-    with azurite() as place:
+def test_a_worker_with_only_a_connection_to_azure_tests_its_roots() -> None:
+    with azurite() as place, pytest.MonkeyPatch.context() as monkeypatch:
         endpoint = os.environ["AZURE_STORAGE_ENDPOINT"]
         for name in AzureSettings.VARIABLES:
             monkeypatch.delenv(name, raising=False)

@@ -1,7 +1,7 @@
 """The storage port with every implementation: the invariants of ``spark_jobs/storage/files.py``."""
 
 import multiprocessing
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Barrier
@@ -9,6 +9,7 @@ from pathlib import Path
 from threading import Barrier as ThreadBarrier
 from typing import Any
 
+import obstore
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -317,6 +318,27 @@ def test_azure_refuses_a_backslash_in_a_name(home: Files) -> None:
     for call in (home.read, home.delete, home.sync, lambda path: home.create(path, b"rows")):
         with pytest.raises(InvalidParameterError, match="cannot be the name"):
             call("a/c\\d")
+
+
+@only(in_google, AZURE)
+def test_a_tree_of_which_another_process_deletes_a_part_is_deleted_in_few_requests(
+    home: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(20):
+        home.create(f"tree/{number}", b"rows")
+    delete = obstore.delete
+    requests: list[Sequence[str]] = []
+
+    def second(store: Any, keys: Sequence[str]) -> None:
+        if not requests:
+            delete(store, keys[:1])
+        requests.append(keys)
+        delete(store, keys)
+
+    monkeypatch.setattr(obstore, "delete", second)
+    home.delete("tree")
+    assert home.paths() == []
+    assert len(requests) == 2, "the files, and the directory"
 
 
 @only(*LOCAL, in_object_store, in_google, AZURE)

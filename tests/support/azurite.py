@@ -9,9 +9,11 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from datetime import UTC, datetime, timedelta
 from email.utils import formatdate
 from http.client import HTTPConnection
 from pathlib import Path
+from urllib.parse import urlencode
 
 import pytest
 
@@ -45,6 +47,22 @@ def azurite() -> Iterator[str]:
             server.terminate()
 
 
+def shared_access_signature(permissions: str) -> str:
+    """Returns a token for the container that is valid for an hour.
+
+    Args:
+        permissions: Their letters, in the order of ``racwdl``: read, add, create, write, delete, list.
+    """
+    name, ends = CONTAINER.partition("@")[0], (datetime.now(UTC) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    before, after = "\n" * 4, "\n" * 7  # optional fields
+    signed = f"{permissions}\n\n{ends}\n/blob/{ACCOUNT}/{name}{before}{_VERSION}\nc{after}"
+    return urlencode({"sv": _VERSION, "sr": "c", "sp": permissions, "se": ends, "sig": _signature(signed)})
+
+
+def _signature(signed: str) -> str:
+    return base64.b64encode(hmac.digest(base64.b64decode(KEY), signed.encode(), hashlib.sha256)).decode()
+
+
 def _free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -58,12 +76,11 @@ def _make_container(port: int) -> None:
     date = formatdate(usegmt=True)
     unused = "\n" * 12
     signed = f"PUT{unused}x-ms-date:{date}\nx-ms-version:{_VERSION}\n/{ACCOUNT}/{ACCOUNT}/{name}\nrestype:container"
-    signature = base64.b64encode(hmac.digest(base64.b64decode(KEY), signed.encode(), hashlib.sha256)).decode()
     headers = {
         "x-ms-date": date,
         "x-ms-version": _VERSION,
         "Content-Length": "0",
-        "Authorization": f"SharedKey {ACCOUNT}:{signature}",
+        "Authorization": f"SharedKey {ACCOUNT}:{_signature(signed)}",
     }
     status, ends_s = 0, time.monotonic() + _STARTS_S
     while not status:

@@ -63,7 +63,11 @@ def object_store(silence: "Lock | None" = None, requests: Requests | None = None
         yield f"s3://{BUCKET}/{uuid4()}"
         return
     with _server(silence or Lock(), requests or Requests()) as url, pytest.MonkeyPatch.context() as patch:
-        for path, method in (("moto-api/reset", "POST"), (BUCKET, "PUT")):
+        for path, method in (
+            ("moto-api/reset", "POST"),
+            (BUCKET, "PUT"),
+            (GOOGLE_BUCKET, "PUT"),
+        ):  # all servers of a process share their data
             urlopen(Request(f"{url}/{path}", method=method), timeout=30).close()
         patch.setenv("AWS_ENDPOINT_URL", url)
         patch.setenv("AWS_ACCESS_KEY_ID", "tests")
@@ -76,8 +80,7 @@ def object_store(silence: "Lock | None" = None, requests: Requests | None = None
 def google_store() -> Iterator[str]:
     """Starts a server that speaks Google's variant of S3's protocol. Its place is found as that of :func:`object_store` is."""
     with _server(Lock(), Requests(), google=True) as url, pytest.MonkeyPatch.context() as patch:
-        for path, method in (("moto-api/reset", "POST"), (GOOGLE_BUCKET, "PUT")):
-            urlopen(Request(f"{url}/{path}", method=method), timeout=30).close()
+        urlopen(Request(f"{url}/{GOOGLE_BUCKET}", method="PUT"), timeout=30).close()
         patch.setenv("STORAGE_EMULATOR_HOST", url)
         yield f"gs://{GOOGLE_BUCKET}"
 

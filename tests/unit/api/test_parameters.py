@@ -373,3 +373,13 @@ def test_the_keys_of_a_store_are_masked_as_secret_parameters_are() -> None:
         {"AWS_ACCESS_KEY_ID": "AKIA1234", "AWS_SECRET_ACCESS_KEY": "open+sesame", "AWS_SESSION_TOKEN": "for-an-hour"}
     )
     assert mask("AKIA1234 signs with open+sesame for-an-hour") == "AKIA1234 signs with *** ***"
+
+
+@pytest.mark.parametrize("name", ["AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_ACCESS_KEY", "AZURE_CLIENT_SECRET"])
+def test_the_keys_of_an_account_in_azure_are_masked(name: str) -> None:
+    assert environment_mask({name: "open+sesame"})("signed with open+sesame") == "signed with ***"
+
+
+def test_the_signature_of_a_token_for_azure_is_masked_by_itself() -> None:
+    mask = environment_mask({"AZURE_STORAGE_SAS_TOKEN": "sv=2021-12-02&sig=open%2Bsesame"})
+    assert mask("GET /lake?sig=open%2Bsesame, open+sesame") == "GET /lake?sig=***, ***"

@@ -333,6 +333,7 @@ def test_two_sinks_with_one_name_are_refused(name: str) -> None:
         ("t", "./t"),
         ("s3://bucket/t", "s3a://bucket/t"),
         ("gs://bucket/t", "gs://bucket/./t"),
+        ("abfss://lake@flights.dfs.core.windows.net/t", "abfs://Lake@Flights.dfs.core.windows.net/t"),
     ],
 )
 def test_two_sinks_with_one_table_are_refused(first: str, second: str) -> None:

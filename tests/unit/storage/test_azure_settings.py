@@ -1,9 +1,17 @@
 """One configuration of Azure's storage is translated for each client."""
 
-import pytest
+from traceback import format_exception
 
-from spark_jobs.protocol.errors import InvalidParameterError, RejectedError
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from spark_jobs.protocol.errors import AccessDeniedError, InvalidParameterError, RejectedError
+from spark_jobs.publication.delta_rs import open_table
 from spark_jobs.storage.azure_settings import AzureCredentials, AzureSettings
+from spark_jobs.storage.object_store_settings import store_of
+from spark_jobs.storage.open import open_place
+from tests.support.azurite import azurite, shared_access_signature
 
 EMULATOR = {"AZURE_STORAGE_ENDPOINT": "http://127.0.0.1:10000/devstoreaccount1"}
 KEY = {"AZURE_STORAGE_ACCOUNT_KEY": "the-key"}
@@ -43,8 +51,43 @@ def test_a_setting_of_spark_has_the_name_of_a_variable_and_not_its_value() -> No
     }
 
 
-def test_with_several_credentials_every_client_takes_the_key() -> None:
-    assert AzureSettings.of(KEY | TOKEN | PRINCIPAL).variables == ("AZURE_STORAGE_ACCOUNT_KEY",)
+@pytest.mark.parametrize(
+    ("environment", "variables", "way"),
+    [
+        (KEY | TOKEN | PRINCIPAL, tuple(KEY), "access_key"),
+        ({"AZURE_STORAGE_MASTER_KEY": "the-key"} | TOKEN, ("AZURE_STORAGE_MASTER_KEY",), "access_key"),
+        (TOKEN | PRINCIPAL, tuple(TOKEN), "sas_token"),
+        (PRINCIPAL | {"AZURE_FEDERATED_TOKEN_FILE": "/token"}, tuple(PRINCIPAL), "client_secret"),
+    ],
+)
+def test_with_several_credentials_every_client_takes_the_one_that_delta_rs_prefers(
+    environment: dict[str, str], variables: tuple[str, ...], way: str
+) -> None:
+    settings = AzureSettings.of(environment)
+    assert settings.variables == variables
+    assert settings.for_obstore() == {"credential_type": way}
+    assert settings.for_delta_rs() == {"allow_http": "true"}
+
+
+@pytest.mark.azure
+def test_obstore_and_delta_rs_take_a_token_even_if_the_environment_has_a_service_principal() -> None:
+    with azurite() as place, pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_KEY")
+        for name, value in PRINCIPAL.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("AZURE_STORAGE_SAS_TOKEN", shared_access_signature("racwdl"))
+        files = open_place(f"{place}/homes")
+        files.create("a", b"1")
+        assert files.paths() == ["a"]
+        files.delete("a")
+        write_deltalake(f"{place}/table", pa.table({"id": [1]}), storage_options=store_of(place).for_delta_rs())
+        assert open_table(f"{place}/table").facts.version == 0
+        monkeypatch.setenv("AZURE_STORAGE_SAS_TOKEN", shared_access_signature("r"))
+        reader = open_place(f"{place}/homes")
+        for call in (reader.names, reader.delete, lambda path: reader.create(path, b"1")):
+            with pytest.raises(AccessDeniedError, match="the store denies access") as refused:
+                call("a")
+            assert "sig=" not in "".join(format_exception(refused.value))
 
 
 def test_settings_of_the_user_have_priority() -> None:

@@ -209,6 +209,13 @@ def test_the_error_of_a_store_that_denies_access_names_the_place_and_a_remedy(st
     assert "\n" not in refused.value.failed
 
 
+def test_a_list_a_delete_and_a_create_say_that_the_store_denies_access(store: _Store, files: Files) -> None:
+    store.always = 403
+    for call in (files.names, files.paths, files.delete, lambda path: files.create(path, b"")):
+        with pytest.raises(AccessDeniedError, match="the store denies access"):
+            call("a")
+
+
 def test_a_missing_object_is_not_found(files: Files) -> None:
     with pytest.raises(NotFoundError, match="s3://bucket/savepoint/x/a does not exist"):
         files.below("x").read("a")

@@ -174,6 +174,13 @@ def test_a_place_may_be_in_google_cloud() -> None:
     assert place.below("c").url == "gs://my_lake/a/b/c"
 
 
+@pytest.mark.parametrize("path", ["a.", "a./b"])
+def test_a_name_in_azure_that_ends_with_a_dot_is_refused_because_spark_cannot_write_there(path: str) -> None:
+    with pytest.raises(InvalidParameterError, match="ends with a dot"):
+        open_place(f"abfss://lake@flights.dfs.core.windows.net/{path}")
+    assert open_place(f"s3://bucket/{path}").url == f"s3://bucket/{path}"
+
+
 @pytest.mark.parametrize("scheme", ["abfss", "abfs", "ABFSS"])
 def test_a_place_may_be_in_azure(scheme: str) -> None:
     place = open_place(f"{scheme}://lake@Flights.dfs.core.windows.net/a/b/")
@@ -196,7 +203,7 @@ def test_a_place_may_be_in_azure(scheme: str) -> None:
 def test_an_invalid_place_in_azure_is_refused_with_the_valid_form(url: str) -> None:
     with pytest.raises(InvalidParameterError, match=r"abfss://container@account\.dfs\.core\.windows\.net/directory") as refused:
         open_place(url)
-    assert "lake:hidden" not in str(refused.value)
+    assert "hidden" not in f"{refused.value} {refused.value.evidence}"
 
 
 def test_a_place_may_be_a_whole_bucket() -> None:

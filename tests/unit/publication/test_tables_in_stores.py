@@ -1,8 +1,9 @@
-"""A publication to a table in S3 uses conditional creates, and works like one to a directory."""
+"""A publication to a table in an object store uses conditional creates, and works like one to a directory."""
 
 import os
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pytest
@@ -16,30 +17,31 @@ from spark_jobs.publication.deleted_keys import add_checksums
 from spark_jobs.publication.delta_rs import OpenTable, data_files, open_table, rows_by_file
 from spark_jobs.publication.staged_files import missing_files
 from spark_jobs.publication.table_log import TableLog
-from spark_jobs.storage.s3_settings import S3Settings
+from spark_jobs.storage.object_store_settings import kind_of, store_of
 from spark_jobs.storage.table_uris import table_files, table_uri
+from tests.support.azurite import azurite
 from tests.support.lost_answers import lost_answers
 from tests.support.object_store import object_store
 
 APP = AppId("app")
 
 
-@pytest.fixture(scope="module")
-def store() -> Iterator[str]:
-    with object_store() as place:
+@pytest.fixture(scope="module", params=["in_s3", pytest.param("in_azure", marks=pytest.mark.azure)])
+def store(request: pytest.FixtureRequest) -> Iterator[str]:
+    with object_store() if request.param == "in_s3" else azurite() as place:
         yield place
 
 
 @pytest.fixture
 def table(store: str, request: pytest.FixtureRequest) -> str:
     """Creates a table with one row, with a space in its path."""
-    uri = table_uri(f"{store}/ware house/{request.node.name}")
-    write_deltalake(uri, rows(0), storage_options=options())
+    uri = table_uri(f"{store}/ware house/{request.function.__name__}")
+    write_deltalake(uri, rows(0), storage_options=options(uri))
     return uri
 
 
-def options() -> dict[str, str]:
-    return S3Settings.of(os.environ).for_delta_rs()
+def options(uri: str) -> dict[str, str]:
+    return store_of(uri).for_delta_rs()
 
 
 def rows(*numbers: int) -> pa.Table:
@@ -47,7 +49,7 @@ def rows(*numbers: int) -> pa.Table:
 
 
 def public(uri: str) -> list[int]:
-    found: list[int] = DeltaTable(uri, storage_options=options()).to_pyarrow_table()["number"].to_pylist()
+    found: list[int] = DeltaTable(uri, storage_options=options(uri)).to_pyarrow_table()["number"].to_pylist()
     return sorted(found)
 
 
@@ -84,7 +86,7 @@ def test_the_second_of_two_publications_of_one_checkpoint_gets_a_conflict(table:
 
 def test_rows_that_another_writer_appends_meanwhile_stay(table: str) -> None:
     opened = open_table(table)
-    write_deltalake(table, rows(5), mode="append", storage_options=options())
+    write_deltalake(table, rows(5), mode="append", storage_options=options(table))
     opened.commit([staged(table, 1)], APP, CheckpointId(1), {})
     assert public(table) == [0, 1, 5]
 
@@ -121,8 +123,10 @@ def test_a_missing_table_is_not_found(store: str) -> None:
 
 
 def test_a_commit_whose_answer_is_lost_is_made_once(table: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with lost_answers(os.environ["AWS_ENDPOINT_URL"]) as line:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", line.url)
+    variable = kind_of(table).ENDPOINT
+    endpoint = os.environ[variable]
+    with lost_answers(endpoint) as line:
+        monkeypatch.setenv(variable, f"{line.url}{urlsplit(endpoint).path}")
         away = OpenTable(table, log := TableLog(table_files(table).below(DELTA_LOG), table), log.newest())
         line.ending = commit_name(1).encode()
         away.commit([staged(table, 1)], APP, CheckpointId(1), {})
@@ -135,7 +139,7 @@ def test_a_commit_whose_answer_is_lost_is_made_once(table: str, monkeypatch: pyt
 def test_a_changed_byte_of_deleted_keys_in_a_store_is_found(table: str) -> None:
     files = table_files(table)
     add_checksums(files)
-    write_deltalake(table, rows(1), storage_options=options(), mode="append")
+    write_deltalake(table, rows(1), storage_options=options(table), mode="append")
     add_checksums(files)
     assert public(table) == [0, 1], "checksum files are no files of the table"
     own = OwnTable(files, "tombstones/sink").files()
