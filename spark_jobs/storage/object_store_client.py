@@ -38,7 +38,7 @@ _ONE_PROCESS = OneProcess("An object store")
 """The threads of the client do not survive a fork."""
 _PANIC = "PanicException"
 """The exception of bugs in the client. It is no ``Exception``, and its class cannot be imported."""
-_ROLE_PATHS = ("/latest/api/token", "/latest/meta-data/iam", "/metadata/identity/oauth2/token")
+_ROLE_PATHS = ("/latest/api/token", "/latest/meta-data/iam", "/metadata/identity/oauth2/token", "/computeMetadata/v1")
 """The paths under which a host provides its role. They are only asked without credentials in the environment."""
 _DENIED = re.compile(r"401 Unauthorized|403 Forbidden|\(code: 403\)")
 """Matches the refusal of a list or of a delete, for which the client has no exception of its own."""

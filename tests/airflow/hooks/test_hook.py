@@ -238,7 +238,7 @@ def test_the_test_of_a_connection_looks_at_the_work_root(
         ({"home_root": "/proc/homes"}, "/proc/homes"),
         ({"home_root": "s3://bucket"}, "s3"),
         ({"savepoint_root": "/proc/savepoints"}, "The savepoint root /proc/savepoints does not exist"),
-        ({"savepoint_root": "gs://bucket"}, "gs: is not supported"),
+        ({"savepoint_root": "wasbs://bucket"}, "wasbs: is not supported"),
         ({"python": "/no/such/python"}, "/no/such/python is not a program"),
         ({"python": "false"}, "false cannot run a driver"),
         ({"conf": {"spark.x.password": "p"}}, "spark.x.password"),

@@ -33,7 +33,7 @@ def test_a_directory_that_is_not_a_home_is_refused(unused: UsedHome) -> None:
 
 
 def test_a_home_on_an_unknown_store_is_refused() -> None:
-    refused = spark_jobs("status", "--home", "gs://bucket/home", "--output", "json")
+    refused = spark_jobs("status", "--home", "wasbs://bucket/home", "--output", "json")
     assert refused.exit_code == 2
     assert document(refused)["error"]["error"] == "InvalidParameterError"
 

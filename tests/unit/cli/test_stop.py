@@ -57,8 +57,8 @@ def test_a_relative_target_is_below_the_directory_of_the_command_and_not_of_the_
 
 
 def test_a_target_that_cannot_be_opened_is_refused_before_a_request_is_made(running: UsedHome) -> None:
-    refused = spark_jobs("stop", "--home", running.url, "--target", "gs://elsewhere/mine")
-    assert "gs: is not supported" in refused.stderr
+    refused = spark_jobs("stop", "--home", running.url, "--target", "wasbs://elsewhere/mine")
+    assert "wasbs: is not supported" in refused.stderr
     assert not list(CheckpointRequests(running.files).open())
 
 

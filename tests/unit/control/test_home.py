@@ -387,8 +387,8 @@ class TestWorkRootInAStore:
         assert local_path(home, DRIVER_LOCK) == tmp_path / "spark-jobs/homes" / cache / DRIVER_LOCK
 
     def test_an_unknown_kind_of_root_is_refused(self) -> None:
-        with pytest.raises(InvalidParameterError, match="gs: is not supported"):
-            open_home("s3://lake/homes/flights", "gs://lake/work")
+        with pytest.raises(InvalidParameterError, match="wasbs: is not supported"):
+            open_home("s3://lake/homes/flights", "wasbs://lake/work")
 
 
 class TestLiveness:

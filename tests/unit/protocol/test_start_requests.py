@@ -61,7 +61,7 @@ def test_texts_of_forms_and_values_of_python_mean_the_same(written: dict[str, An
         ({"restore": 3}, "restore=3 is not a path or a URL"),
         ({"checkpoint": {"interval": "soon"}}, "checkpoint interval='soon' is not an interval"),
         ({"allow_drained": True}, "restore names no savepoint for allow_drained"),
-        ({"restore": "gs://bucket/savepoint"}, "is not supported"),
+        ({"restore": "wasbs://bucket/savepoint"}, "is not supported"),
     ],
 )
 def test_an_invalid_value_is_refused_before_anything_is_started(written: dict[str, Any], problem: str) -> None:
