@@ -62,7 +62,7 @@ class AzureSettings(ObjectStoreSettings):
     ROOT: ClassVar = "container"
     VARIABLES: ClassVar = (*_KEYS, *_TOKENS, *_PRINCIPAL, *_OTHERS, _ENDPOINT)
     SECRETS: ClassVar = (*_KEYS, *_TOKENS, _PRINCIPAL[1], "AZURE_STORAGE_TOKEN", "AZURE_STORAGE_CLIENT_SECRET")
-    KEYS: ClassVar = f"{_KEYS[0]}, {_TOKENS[0]}, or {', '.join(_PRINCIPAL[:2])} and {_PRINCIPAL[2]}"
+    CREDENTIALS: ClassVar = f"{_KEYS[0]}, {_TOKENS[0]}, or {', '.join(_PRINCIPAL[:2])} and {_PRINCIPAL[2]}"
     ENDPOINT: ClassVar = _ENDPOINT
 
     endpoint: str | None = None

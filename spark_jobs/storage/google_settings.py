@@ -30,7 +30,7 @@ class GoogleSettings(ObjectStoreSettings):
     ROOT: ClassVar = "bucket"
     VARIABLES: ClassVar = (_FILE, *_OTHERS, _ENDPOINT)
     SECRETS: ClassVar = ("GOOGLE_SERVICE_ACCOUNT_KEY",)
-    KEYS: ClassVar = _FILE
+    CREDENTIALS: ClassVar = _FILE
     ENDPOINT: ClassVar = _ENDPOINT
 
     endpoint: str | None = None

@@ -145,7 +145,7 @@ def translated_store(place: str, *, writes: bool = False) -> Iterator[None]:
             f"{place}: {_reason(error)}",
             safe="No object is partly written, and the call may be repeated.",
             remedy="The environment of this process has no credentials, and its host's role gave none. "
-            f"Start it with {kind.KEYS}; savepoints are written by the driver."
+            f"Start it with {kind.CREDENTIALS}; savepoints are written by the driver."
             if any(path in f"{error}" for path in _ROLE_PATHS)
             else f"Repeat; if the error persists, check the {kind.ROOT}, the endpoint ({kind.ENDPOINT}) and the network.",
             path=place,
@@ -157,7 +157,7 @@ def _denied(place: str, error: BaseException) -> AccessDeniedError:
     return AccessDeniedError(
         f"{place}: the store denies access. {_reason(error)}",
         remedy="Give this process credentials that may list, read, write and delete there: "
-        f"{kind_of(place).KEYS}, or a role of the host.",
+        f"{kind_of(place).CREDENTIALS}, or a role of the host.",
         path=place,
     )
 

@@ -4,8 +4,8 @@ Three clients access a store: obstore for documents, delta-rs for Delta tables, 
 its environment. Each client reads the credentials from there itself. So no secret is in a setting of Spark, in an argument of a process or
 in a document.
 
-Each kind of store has a class of its own, which is chosen by the scheme of a URL. The root of a store is
-the part of a URL that its settings are for: the scheme and the bucket, or the scheme, the container and the account.
+Each kind of store has a class of its own, which is chosen by the scheme of a URL. The root of a store is the part of a URL that its
+settings are for: the scheme and the bucket, or the scheme, the container and the account.
 
 A process of Airflow may have the settings of several stores, one for each connection: see :func:`use_store`.
 """

@@ -37,7 +37,7 @@ class S3Settings(ObjectStoreSettings):
     SCHEME: ClassVar = "s3"
     ROOT: ClassVar = "bucket"
     SECRETS: ClassVar = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
-    KEYS: ClassVar = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+    CREDENTIALS: ClassVar = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
     ENDPOINT: ClassVar = "AWS_ENDPOINT_URL"
     VARIABLES: ClassVar = (
         "AWS_ACCESS_KEY_ID",

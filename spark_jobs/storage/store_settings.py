@@ -22,7 +22,7 @@ class ObjectStoreSettings(ABC):
     """The environment variables that name a store and its credentials."""
     SECRETS: ClassVar[tuple[str, ...]]
     """The variables whose values are secret."""
-    KEYS: ClassVar[str]
+    CREDENTIALS: ClassVar[str]
     """The variables for the credentials, in words."""
     ENDPOINT: ClassVar[str]
     """The variable for the endpoint."""
