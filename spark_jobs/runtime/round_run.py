@@ -30,7 +30,7 @@ from spark_jobs.protocol.documents import (
 )
 from spark_jobs.protocol.errors import ConflictError, NotFoundError, StreamPipelineError
 from spark_jobs.protocol.ids import BatchId, CheckpointId, InputName, LossId, SinkName, StageName
-from spark_jobs.protocol.losses import Loss, PassedOver, StagedFile, goes_on_without
+from spark_jobs.protocol.losses import Loss, PassedOver, StagedFile, beyond, goes_on_without
 from spark_jobs.protocol.masking import Mask, unmasked
 from spark_jobs.protocol.pins import Pin
 from spark_jobs.publication.evidence import is_shown
@@ -48,7 +48,7 @@ from spark_jobs.runtime.stages.backfill import backfill, check_backfill
 from spark_jobs.runtime.stages.begin_anew import begin_anew, end_planned
 from spark_jobs.runtime.stages.build import build_stage
 from spark_jobs.runtime.stages.lost_input import check_lost, check_skipped, leave_out_lost
-from spark_jobs.runtime.stages.passing_over import PassingOver, beyond_tolerance, is_unread
+from spark_jobs.runtime.stages.passing_over import PassingOver, beyond_tolerance, has_read, is_unread
 from spark_jobs.runtime.stages.planned import plan_stages
 from spark_jobs.runtime.stages.replay import replay
 from spark_jobs.runtime.stages.round_site import RoundSite
@@ -111,10 +111,9 @@ class RoundRun:
             run = build_stage(stage, self.site, self.outputs, recorded=cut.batch if cut else NO_BATCH)
             self.outputs[stage.name] = run.output
             stages.append(run)
-        changed = self._leave_out_again(stages)
-        stages = [self.build_again(run) if run.stage.name in changed else run for run in stages]
+        stages = self._built_again(stages, self._leave_out_again(stages))
         self._find_backfilled(stages)
-        self._read_again(stages)
+        stages = self._built_again(stages, self._read_again(stages))
         for run in stages:
             adopt_offsets(run, self.round)
         stages = [replay(run, self.build_again) for run in stages]
@@ -231,6 +230,7 @@ class RoundRun:
         """
         Attempts(self.home).check_live(self.attempt.attempt)
         ledger = LossLedger(self.home)
+        self._undo(self._recorded_late(loss))
         since = datetime.now(UTC) - timedelta(milliseconds=tolerance.interval_ms)
         spent = rows_passed_over(ledger.passed_over(since), loss.stage, since)
         loss = loss.model_copy(update={"error": self.mask(loss.error)})
@@ -238,6 +238,12 @@ class RoundRun:
             raise beyond_tolerance(tolerance, spent, loss)
         self.site.losses.extend(ledger.record(self.round.round, self.attempt, [loss]))
         _LOG.warning("%s", goes_on_without(loss), extra={"stage": loss.stage})
+
+    def _recorded_late(self, loss: PassedOver) -> list[Loss]:
+        """Returns the open losses of the same input that this attempt does not leave out. Fenced attempts have recorded them."""
+        known = {each.id for each in self.site.losses}
+        late = [each for each in LossLedger(self.home).of_round(self.round.round) if each.id not in known]
+        return [each for each in late if list(beyond(loss, [each])) != [loss]]
 
     def _leave_out_again(self, stages: Sequence[StageRun]) -> set[StageName]:
         """Opens undone losses again that the checkpoint has left out. Durable on return. Returns their stages, which must be built again.
@@ -249,31 +255,37 @@ class RoundRun:
         for loss in self.parent.losses if self.parent else ():
             run, cut = runs.get(loss.stage), self.parent.stages.get(loss.stage) if self.parent else None
             if isinstance(loss, PassedOver) and loss.id in undone and run is not None and cut is not None:
-                is_read = not is_unread(loss, run, self.outputs.get(StageName(loss.input)), cut.batch)
+                is_read = has_read(loss, run, self.outputs.get(StageName(loss.input)), cut.batch)
                 again += [loss] if is_read else []
         LossLedger(self.home).reopen([loss.id for loss in again if loss.id is not None])
         self.site.losses.extend(again)
         return {loss.stage for loss in again}
 
-    def _read_again(self, stages: Sequence[StageRun]) -> None:
-        """Undoes the losses whose rows the stages read again, because the attempt goes on from a point before them.
+    def _read_again(self, stages: Sequence[StageRun]) -> set[StageName]:
+        """Undoes the losses whose rows the stages read again. Durable on return. Returns their stages, which must be built again.
 
-        A loss stays if the checkpoint has it, if it was recorded in this work directory, or if its stage has not read that far. A loss of
-        a staged batch that the channel does not have any more is always undone. An attempt that is no longer live may have recorded a loss
-        of a batch that was computed again, or that was read whole: see ADR 35.
+        A loss stays if the checkpoint has it, or if it was recorded in this work directory. A loss of a staged batch that the channel does
+        not have any more is always undone. An attempt that is no longer live may have recorded a loss of a batch that was computed again,
+        or that was read whole: see ADR 35. A loss of another work directory is undone even if its stage has not read that far. If the
+        stage left the rows out, the next attempt could not tell that from a stage that has read them.
         """
         named = {loss.id for loss in self.parent.losses} if self.parent else set()
-        runs = {run.stage.name: run for run in stages}
+        runs = {run.stage.name for run in stages}
         again = []
         for loss in self.site.losses:
-            run, output = runs.get(loss.stage), self.outputs.get(StageName(loss.input))
-            if not isinstance(loss, PassedOver) or run is None or loss.id in self.backfilled:
+            output = self.outputs.get(StageName(loss.input))
+            if not isinstance(loss, PassedOver) or loss.stage not in runs or loss.id in self.backfilled:
                 continue
             is_own = loss.id in named or self._is_of_an_earlier_round(loss) or self._is_of_this_work_directory(loss)
             is_gone = isinstance(loss.unit, StagedFile) and (output is None or loss.unit.batch >= output.log.latest())
-            if is_gone or not (is_own or is_unread(loss, run, output)):
+            if is_gone or not is_own:
                 again.append(loss)
         self._undo(again)
+        return {loss.stage for loss in again}
+
+    def _built_again(self, stages: Sequence[StageRun], changed: Collection[StageName]) -> list[StageRun]:
+        """Returns the stages, those of ``changed`` with the losses that count now."""
+        return [self.build_again(run) if run.stage.name in changed else run for run in stages]
 
     def _undo(self, losses: Sequence[Loss]) -> None:
         """Records that the stages read the rows of losses again. Durable on return."""

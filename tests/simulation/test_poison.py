@@ -56,6 +56,28 @@ class Forgotten(DirectedSchedule):
         self.world.kill(process)
 
 
+class Moved(DirectedSchedule):
+    """A driver dies after it has recorded a loss, before it completes another checkpoint. The next one starts on another host.
+
+    It computes the batch again in a work directory of its own, and dies before it completes a checkpoint. The last one continues there.
+    """
+
+    def direct(self) -> None:
+        first = self.start(0)
+        self.until(first, "create manifests/1.json")
+        self.until(first, "create losses/")
+        self.world.kill(first)
+        second = self.start(1)
+        self.stop(second, before="create manifests/2.json", after="write commits/")
+        self.world.kill(second)
+        self.until(self.start(1), "create manifests/2.json")
+
+
+def run_moved(guard: Guard | None = None) -> None:
+    for number in range(3):
+        Moved(number, Plan(poison=frozenset({1}))).run(guard)
+
+
 def run_overtaken(guard: Guard | None = None) -> None:
     for number in OVERTAKEN:
         Overtaken(number, Plan(poison=frozenset({2, 4}))).run(guard)
@@ -107,6 +129,17 @@ def test_losses_that_a_fenced_driver_records_are_undone() -> None:
     run_overtaken()
     with pytest.raises(Violation, match="in the ledger"):
         run_overtaken(any_attempt)
+
+
+def test_a_loss_of_another_work_directory_is_undone_before_its_stage_reads_the_rows() -> None:
+    real = RoundRun._is_of_this_work_directory
+
+    def the_second_attempt_keeps_it(site: Site, patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(RoundRun, "_is_of_this_work_directory", lambda run, loss: run.attempt.attempt == 2 or real(run, loss))
+
+    run_moved()
+    with pytest.raises(Violation, match="are lost"):
+        run_moved(the_second_attempt_keeps_it)
 
 
 def test_a_loss_of_an_attempt_whose_document_was_deleted_is_not_undone_in_its_work_directory() -> None:

@@ -53,8 +53,8 @@ def beyond_tolerance(tolerance: Tolerance, spent: int, loss: PassedOver) -> Rest
     )
 
 
-def is_unread(loss: PassedOver, run: StageRun, output: StageOutput | None, upto: BatchId | None = None) -> bool:
-    """Returns True if no planned batch of a stage has read a loss, or anything after it in its stream.
+def has_read(loss: PassedOver, run: StageRun, output: StageOutput | None, upto: BatchId | None = None) -> bool:
+    """Returns True if a planned batch of a stage has read a loss, or anything after it in its stream.
 
     Args:
         loss: The loss.
@@ -65,11 +65,19 @@ def is_unread(loss: PassedOver, run: StageRun, output: StageOutput | None, upto:
     last = run.spark_log.last_offsets() if upto is None else upto
     if isinstance(loss.unit, StagedFile):
         read = Consumption(run.spark_log, run.bounds).consumed_by(last)
-        is_later = output is not None and read.get(output.producer, NO_BATCH) < loss.unit.batch
-        staged = output.log.read(loss.unit.batch) if output is not None and is_later else None
-        return staged is not None and loss.unit.file in map(_name, staged.adds)
+        return output is not None and read.get(output.producer, NO_BATCH) >= loss.unit.batch
     streams = [stream for stream in run.read_up_to(last) if stream.read.name == loss.input]
-    return not any(stream.kind.has_read(stream.read, loss.unit) for stream in streams)
+    return any(stream.kind.has_read(stream.read, loss.unit) for stream in streams)
+
+
+def is_unread(loss: PassedOver, run: StageRun, output: StageOutput | None) -> bool:
+    """Returns True if a stage is still to read a loss: no planned batch has, and the channel has the file of a staged batch."""
+    if has_read(loss, run, output):
+        return False
+    if not isinstance(loss.unit, StagedFile):
+        return True
+    staged = output.log.read(loss.unit.batch) if output is not None else None
+    return staged is not None and loss.unit.file in map(_name, staged.adds)
 
 
 def _name(add: Mapping[str, Any]) -> str:
