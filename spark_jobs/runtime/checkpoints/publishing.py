@@ -208,7 +208,9 @@ class Publishing:
         self._checked = checked
 
     def _mark_reached(self, sink: SinkName, manifest: Manifest) -> None:
-        """Records that a sink has its own version of a checkpoint."""
+        """Records that a sink has its own version of a checkpoint, unless it had a later one before."""
+        if self._reached.get(sink, _NONE) > manifest.checkpoint:
+            return
         self._reached[sink] = manifest.checkpoint
         self._own.setdefault(sink, set()).add(manifest.checkpoint)
         following = list(_following(manifest))

@@ -213,6 +213,21 @@ def test_all_tables_reach_a_common_checkpoint_before_any_of_them_passes_it(pipel
     assert pipeline.begun[5:] == [(MERGED, 5), (APPENDED, 5)]
 
 
+def test_a_table_that_has_passed_a_checkpoint_has_no_version_of_it_when_the_others_publish_it(pipeline: Pipeline) -> None:
+    pipeline.complete()
+    pipeline.complete()
+    pipeline.end(APPENDED)
+    pipeline.complete()
+    pipeline.end(MERGED)
+    pipeline.end(MERGED)
+    assert pipeline.begun[2:] == [(APPENDED, 2), (MERGED, 3)]
+    pipeline.end(APPENDED, REFUSED)
+    pipeline.end("all")
+    assert pipeline.begun[4] == ("all", 2)
+    assert pipeline.publishing.reached == {APPENDED: 2, MERGED: 3}
+    assert pipeline.publishing.shown == 1, "no table shows 2 but one"
+
+
 def publications_apart(pipeline: Pipeline, events: list[str]) -> int:
     """Completes checkpoints and ends publications. Returns the most that every table had before all showed the same checkpoint."""
     since, most = Counter[str](), 0
