@@ -104,7 +104,7 @@ def publish(
         OutcomeUnknownError: The storage did not confirm the commit. Repeat.
         StorageError: The storage fails. Repeat.
     """
-    planned = plan_publication(files, checkpoint, sinks=sinks, by_policy=by_policy, policy=policy)
+    planned = plan_publication(files, checkpoint, sinks=sinks, by_policy=by_policy, policy=policy, at_once=True)
     planned.require(publishers)
     return planned.carry_out(publishers)
 
@@ -127,7 +127,7 @@ def publish_due(files: Files, checkpoint: CheckpointId, publishers: Publishers, 
 
     Leaves out tables that refuse their rows while their holds last. ``holds=False`` ignores all holds.
     """
-    planned = plan_publication(files, checkpoint, by_policy=True, holds=holds)
+    planned = plan_publication(files, checkpoint, by_policy=True, holds=holds, at_once=True)
     planned.require(publishers)
     results = planned.carry_out(publishers)
     return Published(results, planned.holding.refused)
@@ -218,10 +218,12 @@ def plan_publication(
     by_policy: bool = False,
     policy: Publish | None = None,
     holds: bool = False,
+    at_once: bool = False,
 ) -> Publication:
     """Returns the checked plan of :func:`publish`, with its arguments and its errors. Writes nothing.
 
-    With ``holds``, the plan leaves out tables that refuse their rows while their holds last.
+    With ``holds``, the plan leaves out tables that refuse their rows while their holds last. With ``at_once``, the plan is carried out
+    before anything else is written, so that the staged files of a single sink are only looked at right before their commit.
     """
     store = CheckpointStore(files)
     try:
@@ -243,7 +245,7 @@ def plan_publication(
     for sink in lacking:
         with holding.of(sink):
             planning = partial(
-                prepare, store, manifest, sink, by_round=sink in by_round, together=by_policy, alone=len(lacking) == 1
+                prepare, store, manifest, sink, by_round=sink in by_round, together=by_policy, alone=at_once and len(lacking) == 1
             )
             plans[sink] = _retry(planning)
     return Publication(files, number, manifest, wanted, by_round, _behind_first(plans, manifest), holding, by_policy)

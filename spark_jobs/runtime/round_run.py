@@ -466,7 +466,7 @@ class RoundRun:
     def check(self, manifest: Manifest) -> None:
         """Raises an error if a table refuses a checkpoint, as far as this can be checked before writing."""
         with publications_of(self.site.spark):
-            planned = plan_publication(self.home, manifest.checkpoint, by_policy=True)
+            planned = plan_publication(self.home, manifest.checkpoint, by_policy=True, at_once=True)
             planned.require(self.publishers)
             planned.check(self.publishers)
 

@@ -79,7 +79,7 @@ def checkpoint(pipeline: PipelineInS3, *sinks: SinkName) -> Manifest:
 
 def publish_as_a_driver(pipeline: PipelineInS3, manifest: Manifest) -> None:
     """Checks all sinks, and then publishes each."""
-    plan_publication(pipeline.files, manifest.checkpoint, by_policy=True).check(WITHOUT_SPARK)
+    plan_publication(pipeline.files, manifest.checkpoint, by_policy=True, at_once=True).check(WITHOUT_SPARK)
     for sink in manifest.sinks:
         publish(pipeline.files, manifest.checkpoint, sinks=[sink], by_policy=True)
 
@@ -155,6 +155,15 @@ def test_a_damaged_staged_file_is_found_before_spark_reads_it_for_a_constraint(
     files, staged = pipeline.staged(DAILY)
     torn(files, staged[0])
     monkeypatch.setattr(pending, "conditions_now", lambda *_: {"positive": "id > 0"})
+    with pytest.raises(NotFoundError, match="missing or truncated"):
+        plan_publication(pipeline.files, at_once=True)
+
+
+def test_a_damaged_staged_file_is_found_by_a_plan_that_waits_for_other_plans(pipeline: PipelineInS3) -> None:
+    checkpoint(pipeline, DAILY)
+    files, staged = pipeline.staged(DAILY)
+    torn(files, staged[0])
+    plan_publication(pipeline.files, at_once=True)
     with pytest.raises(NotFoundError, match="missing or truncated"):
         plan_publication(pipeline.files)
 
