@@ -25,6 +25,7 @@ from spark_jobs.protocol.documents import Manifest
 from spark_jobs.protocol.ids import InputName, SinkName
 from spark_jobs.protocol.known_sources import KnownDelta, KnownFiles, KnownKafka
 from spark_jobs.protocol.pins import DeltaPin, FilesPin
+from spark_jobs.storage.object_store_settings import SPELLINGS
 from spark_jobs.storage.table_uris import spark_path
 
 RUN_FACET = "streamPipeline"
@@ -65,10 +66,6 @@ def lineage_of(results: Iterable[HomeResult]) -> OperatorLineage[Any, Any]:
     return OperatorLineage(inputs=list(inputs.values()), outputs=outputs, run_facets=run_facets)
 
 
-_OBJECT_STORES = {"s3": "s3", "s3a": "s3", "abfss": "abfss", "abfs": "abfss", "gs": "gs"}
-"""The scheme of a namespace by that of a URL. A name in an object store begins without a slash."""
-
-
 def dataset_name(place: str) -> tuple[str, str] | None:
     """Returns the namespace and the name of a path or URL, as OpenLineage's Spark integration names it; None for a relative path.
 
@@ -82,8 +79,8 @@ def dataset_name(place: str) -> tuple[str, str] | None:
     authority, slash, path = rest.partition("/")
     if scheme == "file":
         return "file", slash + path
-    if scheme in _OBJECT_STORES:
-        return f"{_OBJECT_STORES[scheme]}://{authority}", path
+    if scheme in SPELLINGS:  # a name in an object store begins without a slash
+        return f"{SPELLINGS[scheme]}://{authority}", path
     return f"{scheme}://{authority}", slash + path
 
 

@@ -12,8 +12,11 @@ from airflow_provider.orders import checkpoint_overrides
 from spark_jobs.protocol.checkpointing import CheckpointOverrides
 from spark_jobs.protocol.errors import InvalidParameterError, MissingRequirementError
 from spark_jobs.protocol.spark_settings import is_shown, sounds_secret
+from spark_jobs.storage.object_store_settings import SPELLINGS
 
 CONN_TYPE = "stream_pipeline"
+_PLACES = ("/", "hdfs:", *(f"{scheme}:" for scheme in SPELLINGS))
+"""The beginnings of places for work directories."""
 EXTRAS = (
     "home_root",
     "work_root",
@@ -133,7 +136,7 @@ def read_settings(extra: Mapping[str, Any], conn_id: str, conn_type: str | None 
     for name in ("work_root", "store_conn_id", "python", "master", "spark_conn_id", "spark_main"):
         if not isinstance(given.get(name, ""), str):
             raise _refused(conn_id, name, given[name], "a text")
-    if not given.get("work_root", "/").startswith(("/", "s3:", "s3a:", "abfss:", "abfs:", "gs:", "hdfs:")):
+    if not given.get("work_root", "/").startswith(_PLACES):
         raise _refused(conn_id, "work_root", given["work_root"], "an absolute directory, or an s3:, abfss:, gs: or hdfs: URL")
     conf = given.get("conf", {})
     if isinstance(conf, str):

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from spark_jobs.api.refusals import Place, suggestion
+from spark_jobs.storage.object_store_settings import SPELLINGS
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//[^/]*)?")
-_SPELLINGS = {"s3a": "s3", "s3n": "s3", "abfs": "abfss"}
-"""The schemes that name the same place as another one."""
+_SPELLINGS = {**SPELLINGS, "s3n": "s3"}
+"""The scheme in documents, by each scheme for a place in an object store. ``s3n:`` is Hadoop's former name of ``s3a:``."""
 _NAME = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+){0,2}")
 
 

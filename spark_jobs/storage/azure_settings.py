@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Self
 from urllib.parse import urlsplit
 
-from spark_jobs.protocol.errors import RejectedError
-from spark_jobs.storage.store_settings import ObjectStoreSettings, check_endpoint, host_of
+from spark_jobs.storage.store_settings import ObjectStoreSettings, check_endpoint
 
 ABFS_FILE_SYSTEM = "org.apache.hadoop.fs.azurebfs.SecureAzureBlobFileSystem"
 """Hadoop's client of Azure Data Lake Storage."""
@@ -59,6 +58,8 @@ class AzureSettings(ObjectStoreSettings):
     """The address of a store, and its credentials."""
 
     SCHEME: ClassVar = "abfss"
+    SPELLINGS: ClassVar = ("abfss", "abfs")
+    CLOUD: ClassVar = "Azure"
     ROOT: ClassVar = "container"
     VARIABLES: ClassVar = (*_KEYS, *_TOKENS, *_PRINCIPAL, *_OTHERS, _ENDPOINT)
     SECRETS: ClassVar = (*_KEYS, *_TOKENS, _PRINCIPAL[1], "AZURE_STORAGE_TOKEN", "AZURE_STORAGE_CLIENT_SECRET")
@@ -123,15 +124,7 @@ class AzureSettings(ObjectStoreSettings):
             if address.scheme == "http":
                 settings["spark.hadoop.fs.abfss.impl"] = _WITHOUT_TLS
                 settings[f"{_HADOOP}networking.library"] = "JDK_HTTP_URL_CONNECTION"  # the other one does not start without TLS
-        chosen = given.get(_ABFS_ENDPOINT)
-        if chosen is not None and host_of(chosen) != (urlsplit(self.endpoint).netloc.lower() if self.endpoint else ""):
-            raise RejectedError(
-                f"The setting {_ABFS_ENDPOINT} names another store than the environment.",
-                exists=f"Spark would write to {chosen}; documents and Delta commits go to {self.endpoint or 'Azure'}.",
-                remedy=f"Remove the setting, and name the store with {_ENDPOINT}.",
-                setting=_ABFS_ENDPOINT,
-            )
-        return settings | {key: given[key] for key in settings.keys() & given.keys()}
+        return self.with_given(settings, given, _ABFS_ENDPOINT)
 
     def _authentication(self) -> dict[str, str]:
         """Returns ABFS's settings for the credentials in the environment; empty without any."""

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from spark_jobs.protocol.errors import RejectedError
-from spark_jobs.storage.store_settings import ObjectStoreSettings, check_endpoint, host_of
+from spark_jobs.storage.store_settings import ObjectStoreSettings, check_endpoint
 
 GOOGLE_FILE_SYSTEM = "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFileSystem"
 """The class of Google's connector for Hadoop."""
@@ -27,6 +26,8 @@ class GoogleSettings(ObjectStoreSettings):
     """The address of a store, and the place of its credentials."""
 
     SCHEME: ClassVar = "gs"
+    SPELLINGS: ClassVar = ("gs",)
+    CLOUD: ClassVar = "Google Cloud Storage"
     ROOT: ClassVar = "bucket"
     VARIABLES: ClassVar = (_FILE, *_OTHERS, _ENDPOINT)
     SECRETS: ClassVar = ("GOOGLE_SERVICE_ACCOUNT_KEY",)
@@ -60,12 +61,4 @@ class GoogleSettings(ObjectStoreSettings):
         settings = {_AUTHENTICATION: "APPLICATION_DEFAULT"} if self.credentials_file else {}
         if self.endpoint:
             settings |= {_AUTHENTICATION: "UNAUTHENTICATED", _ROOT_URL: f"{self.endpoint.rstrip('/')}/"}
-        chosen = given.get(_ROOT_URL)
-        if chosen is not None and host_of(chosen) != host_of(self.endpoint or ""):
-            raise RejectedError(
-                f"The setting {_ROOT_URL} names another store than the environment.",
-                exists=f"Spark would write to {chosen}; documents and Delta commits go to {self.endpoint or 'Google Cloud Storage'}.",
-                remedy=f"Remove the setting, and name the store with {_ENDPOINT}.",
-                setting=_ROOT_URL,
-            )
-        return settings | {key: given[key] for key in settings.keys() & given.keys()}
+        return self.with_given(settings, given, _ROOT_URL)

@@ -23,6 +23,8 @@ from spark_jobs.storage.store_settings import ObjectStoreSettings
 
 _KINDS: Mapping[str, type[ObjectStoreSettings]] = {kind.SCHEME: kind for kind in (S3Settings, AzureSettings, GoogleSettings)}
 
+SPELLINGS: Mapping[str, str] = {spelling: kind.SCHEME for kind in _KINDS.values() for spelling in kind.SPELLINGS}
+"""The scheme in documents, by each scheme that users may write for a place in an object store."""
 SECRET_VARIABLES = frozenset(name for kind in _KINDS.values() for name in kind.SECRETS)
 """The environment variables with the secrets of stores."""
 

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
-from spark_jobs.protocol.errors import RejectedError
-from spark_jobs.storage.store_settings import ObjectStoreSettings, check_endpoint, host_of
+from spark_jobs.storage.store_settings import ObjectStoreSettings, check_endpoint
 
 S3_FILE_SYSTEM = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 """Hadoop's client of S3, under both of its schemes."""
@@ -35,6 +34,8 @@ class S3Settings(ObjectStoreSettings):
     """The address of a store, and its credentials."""
 
     SCHEME: ClassVar = "s3"
+    SPELLINGS: ClassVar = ("s3", "s3a")
+    CLOUD: ClassVar = "AWS"
     ROOT: ClassVar = "bucket"
     SECRETS: ClassVar = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
     CREDENTIALS: ClassVar = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
@@ -112,15 +113,7 @@ class S3Settings(ObjectStoreSettings):
                 f"{_HADOOP}fs.s3a.path.style.access": "false" if self.bucket_in_host else "true",
                 f"{_HADOOP}fs.s3a.connection.ssl.enabled": str(self.endpoint.startswith("https:")).lower(),
             }
-        chosen = given.get(_S3A_ENDPOINT)
-        if chosen is not None and host_of(chosen) != host_of(self.endpoint or ""):
-            raise RejectedError(
-                f"The setting {_S3A_ENDPOINT} names another store than the environment.",
-                exists=f"Spark would write to {chosen}; documents and Delta commits go to {self.endpoint or 'AWS'}.",
-                remedy="Remove the setting, and name the store with AWS_ENDPOINT_URL.",
-                setting=_S3A_ENDPOINT,
-            )
-        return settings | {key: given[key] for key in settings.keys() & given.keys()}
+        return self.with_given(settings, given, _S3A_ENDPOINT)
 
 
 def _first(environment: Mapping[str, str], names: tuple[str, ...]) -> str | None:

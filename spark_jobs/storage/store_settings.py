@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import ClassVar, Self
 from urllib.parse import urlsplit
 
-from spark_jobs.protocol.errors import InvalidParameterError
+from spark_jobs.protocol.errors import InvalidParameterError, RejectedError
 
 _NO_URL = re.compile(r"[^!-~]")
 
@@ -16,6 +16,10 @@ class ObjectStoreSettings(ABC):
 
     SCHEME: ClassVar[str]
     """The scheme of its URLs."""
+    SPELLINGS: ClassVar[tuple[str, ...]]
+    """All schemes that users may write, which name the same places."""
+    CLOUD: ClassVar[str]
+    """The name of the store that has no endpoint."""
     ROOT: ClassVar[str]
     """The word for the place of its objects: a bucket or a container."""
     VARIABLES: ClassVar[tuple[str, ...]]
@@ -57,6 +61,27 @@ class ObjectStoreSettings(ABC):
             RejectedError: They name another store than these. Spark would stage rows in a store that is not published.
         """
 
+    def with_given(self, settings: dict[str, str], given: Mapping[str, str], address: str) -> dict[str, str]:
+        """Returns settings of Spark's client with those that the user gives in their place.
+
+        Args:
+            settings: Settings of the client.
+            given: The user's settings.
+            address: The setting that names the store.
+
+        Raises:
+            RejectedError: See :meth:`for_spark`.
+        """
+        chosen = given.get(address)
+        if chosen is not None and _host_of(chosen) != _host_of(settings.get(address, "")):
+            raise RejectedError(
+                f"The setting {address} names another store than the environment.",
+                exists=f"Spark would write to {chosen}; documents and Delta commits go to {self.endpoint or self.CLOUD}.",
+                remedy=f"Remove the setting, and name the store with {self.ENDPOINT}.",
+                setting=address,
+            )
+        return settings | {key: given[key] for key in settings.keys() & given.keys()}
+
 
 def check_endpoint(name: str, endpoint: str | None) -> None:
     """Refuses an endpoint that a client would interpret in its own way.
@@ -82,6 +107,6 @@ def check_endpoint(name: str, endpoint: str | None) -> None:
         )
 
 
-def host_of(endpoint: str) -> str:
+def _host_of(endpoint: str) -> str:
     """Returns an endpoint without its scheme, in one spelling."""
     return endpoint.partition("://")[2].rstrip("/").lower() or endpoint.rstrip("/").lower()

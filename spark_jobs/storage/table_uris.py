@@ -10,13 +10,13 @@ from urllib.parse import quote, unquote, urlsplit
 from spark_jobs.protocol.errors import UnsupportedTableError
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.local import LocalFiles
+from spark_jobs.storage.object_store_settings import is_in_object_store
 from spark_jobs.storage.open import open_place
 
 _UNREADABLE = re.compile(r"%[0-9a-fA-F]{2}|[\x00-\x1f\[\]^|\\]")
 """Matches characters in a table's path that delta-rs reads wrongly: it decodes ``%20`` twice, and its URL parser panics on the others."""
 _UNREADABLE_IN_HDFS = re.compile(r"[^A-Za-z0-9/_.~-]")
 """Matches characters in the path of a table in HDFS that delta-rs reads wrongly: it does not decode escapes there."""
-_IN_STORES = frozenset({"s3", "abfss", "gs", "hdfs"})
 
 
 def uri_of(directory: Files) -> str:
@@ -55,7 +55,7 @@ def table_files(uri: str) -> Files:
 
 def is_in_store(uri: str) -> bool:
     """Returns True for a table in a store, False for one in a directory of this host."""
-    return urlsplit(uri).scheme in _IN_STORES
+    return is_in_object_store(uri) or urlsplit(uri).scheme == "hdfs"
 
 
 def spark_path(uri: str) -> str:
@@ -68,7 +68,7 @@ def _path(uri: str) -> str:
     parts = urlsplit(uri)
     path = unquote(parts.path)
     is_directory = parts.scheme == "file" and parts.netloc in ("", "localhost")
-    if not (is_directory or parts.scheme in _IN_STORES) or parts.query or parts.fragment or not path.startswith("/"):
+    if not (is_directory or is_in_store(uri)) or parts.query or parts.fragment or not path.startswith("/"):
         raise UnsupportedTableError(
             f"Table {uri} cannot be published: only tables in directories and in stores can.",
             remedy="Give the sink a path on a local or mounted file system, or an s3:, abfss:, gs: or hdfs: URL.",
