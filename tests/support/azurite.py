@@ -3,19 +3,18 @@
 import base64
 import hashlib
 import hmac
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from email.utils import formatdate
-from http.client import HTTPConnection
 from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
+
+from tests.support.servers import first_status, free_port
 
 ACCOUNT = "devstoreaccount1"
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
@@ -31,7 +30,7 @@ _STARTS_S = 60.0
 @contextmanager
 def azurite() -> Iterator[str]:
     """Starts a server with an empty container, found by this process and its children in their environment. Yields the place's URL."""
-    port = _free_port()
+    port = free_port()
     options = ["--skipApiVersionCheck", "--disableTelemetry", "--inMemoryPersistence", "--silent"]
     command = [str(_PROGRAM), "--blobHost", "127.0.0.1", "--blobPort", str(port), *options]
     with (
@@ -63,13 +62,6 @@ def _signature(signed: str) -> str:
     return base64.b64encode(hmac.digest(base64.b64decode(KEY), signed.encode(), hashlib.sha256)).decode()
 
 
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
-
-
 def _make_container(port: int) -> None:
     """Makes the container as soon as the server answers."""
     name = CONTAINER.partition("@")[0]
@@ -82,14 +74,7 @@ def _make_container(port: int) -> None:
         "Content-Length": "0",
         "Authorization": f"SharedKey {ACCOUNT}:{_signature(signed)}",
     }
-    status, ends_s = 0, time.monotonic() + _STARTS_S
-    while not status:
-        try:
-            with closing(HTTPConnection("127.0.0.1", port, timeout=10)) as connection:
-                connection.request("PUT", f"/{ACCOUNT}/{name}?restype=container", headers=headers)
-                status = connection.getresponse().status
-        except OSError:
-            if time.monotonic() > ends_s:
-                raise
-            time.sleep(0.1)
-    assert status == 201, status
+    made = first_status(
+        port, lambda line: line.request("PUT", f"/{ACCOUNT}/{name}?restype=container", headers=headers), _STARTS_S
+    )
+    assert made == 201, made

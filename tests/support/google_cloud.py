@@ -6,10 +6,8 @@ takes no uploads, and ignores where a list begins. So they reach it through a ga
 
 import json
 import re
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from http.client import HTTPConnection
@@ -22,6 +20,8 @@ from uuid import uuid4
 from xml.sax.saxutils import unescape
 
 import pytest
+
+from tests.support.servers import first_status, free_port
 
 BUCKET = "lake"
 GOOGLE_JARS = ".google.jars"
@@ -51,7 +51,7 @@ _OWN_HEADERS = frozenset({"connection", "content-length", "date", "host", "trans
 @contextmanager
 def google_cloud() -> Iterator[str]:
     """Starts a server with an empty bucket, found by this process and its children in their environment. Yields the place's URL."""
-    port = _free_port()
+    port = free_port()
     address = f"127.0.0.1:{port}"
     command = [
         str(_PROGRAM),
@@ -74,7 +74,7 @@ def google_cloud() -> Iterator[str]:
         thread = Thread(target=gate.serve_forever, kwargs={"poll_interval": 0.05}, name="gate")
         thread.start()
         try:
-            _make_bucket(address)
+            _make_bucket(port)
             patch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{gate.server_port}")
             yield f"gs://{BUCKET}"
         finally:
@@ -180,23 +180,8 @@ class _Requests(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
 
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
-
-
-def _make_bucket(address: str) -> None:
+def _make_bucket(port: int) -> None:
     """Makes the bucket as soon as the server answers."""
-    status, ends_s = 0, time.monotonic() + _STARTS_S
-    while not status:
-        try:
-            with closing(HTTPConnection(address, timeout=10)) as connection:
-                connection.request("POST", "/storage/v1/b", json.dumps({"name": BUCKET}), {"Content-Type": "application/json"})
-                status = connection.getresponse().status
-        except OSError:
-            if time.monotonic() > ends_s:
-                raise
-            time.sleep(0.1)
-    assert status == 200, status
+    body, headers = json.dumps({"name": BUCKET}), {"Content-Type": "application/json"}
+    made = first_status(port, lambda line: line.request("POST", "/storage/v1/b", body, headers), _STARTS_S)
+    assert made == 200, made

@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,8 @@ from typing import Any
 
 import httpx
 import psutil
+
+from tests.support.servers import free_port
 
 START_S = 300.0
 STOP_S = 15.0
@@ -41,12 +42,6 @@ SETTINGS = {
 }
 """Settings that detect faults within seconds and isolate the Airflows of one host. A DAG file is read once: no file changes, and reading
 all of them every half minute would take a fifth of a core."""
-
-
-def free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])
 
 
 def until(condition: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> Any:
