@@ -230,7 +230,7 @@ class RoundRun:
         """
         Attempts(self.home).check_live(self.attempt.attempt)
         ledger = LossLedger(self.home)
-        self._undo(self._recorded_late(loss))
+        self._undo(self._recorded_late(ledger, loss))
         since = datetime.now(UTC) - timedelta(milliseconds=tolerance.interval_ms)
         spent = rows_passed_over(ledger.passed_over(since), loss.stage, since)
         loss = loss.model_copy(update={"error": self.mask(loss.error)})
@@ -239,11 +239,11 @@ class RoundRun:
         self.site.losses.extend(ledger.record(self.round.round, self.attempt, [loss]))
         _LOG.warning("%s", goes_on_without(loss), extra={"stage": loss.stage})
 
-    def _recorded_late(self, loss: PassedOver) -> list[Loss]:
+    def _recorded_late(self, ledger: LossLedger, loss: PassedOver) -> list[Loss]:
         """Returns the open losses of the same input that this attempt does not leave out. Fenced attempts have recorded them."""
         known = {each.id for each in self.site.losses}
-        late = [each for each in LossLedger(self.home).of_round(self.round.round) if each.id not in known]
-        return [each for each in late if list(beyond(loss, [each])) != [loss]]
+        late = [each for each in ledger.of_round(self.round.round) if each.id not in known]
+        return [each for each in late if beyond(loss, [each]) != [loss]]
 
     def _leave_out_again(self, stages: Sequence[StageRun]) -> set[StageName]:
         """Opens undone losses again that the checkpoint has left out. Durable on return. Returns their stages, which must be built again.
@@ -270,11 +270,11 @@ class RoundRun:
         stage left the rows out, the next attempt could not tell that from a stage that has read them.
         """
         named = {loss.id for loss in self.parent.losses} if self.parent else set()
-        runs = {run.stage.name for run in stages}
+        names = {run.stage.name for run in stages}
         again = []
         for loss in self.site.losses:
             output = self.outputs.get(StageName(loss.input))
-            if not isinstance(loss, PassedOver) or loss.stage not in runs or loss.id in self.backfilled:
+            if not isinstance(loss, PassedOver) or loss.stage not in names or loss.id in self.backfilled:
                 continue
             is_own = loss.id in named or self._is_of_an_earlier_round(loss) or self._is_of_this_work_directory(loss)
             is_gone = isinstance(loss.unit, StagedFile) and (output is None or loss.unit.batch >= output.log.latest())

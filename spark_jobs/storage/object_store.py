@@ -279,9 +279,8 @@ class ObjectStoreFiles:
 
     def _delete_tree(self, key: str) -> None:
         for _ in self._pauses_s:
-            with suppress(
-                FileNotFoundError
-            ):  # Azure and Google refuse to delete what another process has deleted, and leave some others
+            # Azure and Google refuse to delete what another process has deleted, and leave some of the others.
+            with suppress(FileNotFoundError):
                 for keys in self._below(key):
                     obstore.delete(self._store, keys)
                 break

@@ -63,11 +63,8 @@ def object_store(silence: "Lock | None" = None, requests: Requests | None = None
         yield f"s3://{BUCKET}/{uuid4()}"
         return
     with _server(silence or Lock(), requests or Requests()) as url, pytest.MonkeyPatch.context() as patch:
-        for path, method in (
-            ("moto-api/reset", "POST"),
-            (BUCKET, "PUT"),
-            (GOOGLE_BUCKET, "PUT"),
-        ):  # all servers of a process share their data
+        # All servers of a process share their data.
+        for path, method in (("moto-api/reset", "POST"), (BUCKET, "PUT"), (GOOGLE_BUCKET, "PUT")):
             urlopen(Request(f"{url}/{path}", method=method), timeout=30).close()
         patch.setenv("AWS_ENDPOINT_URL", url)
         patch.setenv("AWS_ACCESS_KEY_ID", "tests")
