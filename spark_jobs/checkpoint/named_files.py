@@ -128,8 +128,10 @@ def make_durable(directory: Files, adds: Sequence[Mapping[str, Any]]) -> list[di
 
 
 def state_file(home: Files, file: StateFile) -> NamedFile:
-    """Returns a file of a stage's state in a home or a savepoint."""
-    return NamedFile(home, file.stored, file.size_bytes, file.sha256)
+    """Returns the object of a home or a savepoint that has a file of a stage's state: the file itself, or its bundle."""
+    if file.offset is None:
+        return NamedFile(home, file.stored, file.size_bytes, file.sha256)
+    return NamedFile(home, file.stored, sha256=file.stored.rpartition("/")[2])
 
 
 def staged_file(directory: Files, add: Mapping[str, Any], path: str) -> NamedFile:

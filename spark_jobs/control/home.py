@@ -12,8 +12,9 @@ Invariants:
 
 1. A document, or a file of state that a manifest names, is in the home's own storage before any document says that it is durable.
 2. The path decides whether a file is in the directory, among the work directories, or in the home's own storage. There are two
-   exceptions. A file of ``state`` waits in the directory from the cut until it is made durable, so that a cut moves no bytes, unless the
-   work directory is in a store. And the end of each file in ``logs`` is copied to the home's own storage, for hosts without the directory.
+   exceptions. A large file of ``state`` waits in the directory from the cut until it is made durable, so that a cut moves few bytes, unless
+   the work directory is in a store. And the end of each file in ``logs`` is copied to the home's own storage, for hosts without the
+   directory.
 3. A process that only reads documents needs no directory, and never asks for its place.
 """
 

@@ -34,10 +34,16 @@ class Document(Part):
 
     kind: ClassVar[str]
     format_version: ClassVar[int] = 1
+    """The newest version of this kind that can be read."""
     max_bytes: ClassVar[int] = 16 << 20
     """Maximum size of a document of this kind. A kind that lists files has a larger limit."""
     nonce: str = Field(default_factory=lambda: uuid4().hex, exclude=True)
     """Distinguishes documents with equal bodies. A create that finds its own bytes has succeeded."""
+
+    @property
+    def written_version(self) -> int:
+        """Returns the version to write: the oldest one whose readers understand the document."""
+        return self.format_version
 
 
 LISTING_MAX_BYTES = 256 << 20
@@ -66,7 +72,7 @@ def encode(document: Document) -> bytes:
     try:
         envelope = {
             "kind": document.kind,
-            "format_version": document.format_version,
+            "format_version": document.written_version,
             "nonce": document.nonce,
             "body": document.model_dump(mode="json"),
         }

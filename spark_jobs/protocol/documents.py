@@ -429,6 +429,8 @@ class Manifest(Document):
     """``manifests/<k>.json``: checkpoint k is complete. It is written last. Everything that it names is durable."""
 
     kind = "manifest"
+    format_version = 2
+    """Since version 2 a state file may be in a bundle."""
     max_bytes = LISTING_MAX_BYTES
     checkpoint: CheckpointId
     parent: CheckpointId | None
@@ -474,6 +476,10 @@ class Manifest(Document):
     """Set in the first checkpoint of an incarnation that began with a savepoint. It adds nothing to any sink."""
     brought: dict[SinkName, tuple[CarriedActions, ...]] = Field(default_factory=dict)
     """With ``origin``: the staged rows of an unfinished round in the savepoint. The next checkpoint carries them."""
+
+    @property
+    def written_version(self) -> int:
+        return 2 if any(file.offset is not None for cut in self.stages.values() for file in cut.files) else 1
 
     @property
     def ends_round(self) -> bool:

@@ -16,7 +16,9 @@ class StateFile(Part):
     path: str
     """The path below Spark's checkpoint directory."""
     stored: str
-    """The path below the home of the same file, pinned by the checkpoint that needed it first."""
+    """The path below the home of the same file, or of the bundle that has its bytes, kept by the checkpoint that needed it first."""
+    offset: int | None = None
+    """The position of its first byte in the bundle; None if :attr:`stored` has only this file."""
     size_bytes: int
     sha256: str
 

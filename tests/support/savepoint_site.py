@@ -25,13 +25,13 @@ STAGE = StageName(HOURLY)
 
 
 class SavepointSite:
-    """Makes checkpoints in the home at ``root / "home"``, with a sink's table at ``root / "tables/hourly"``."""
+    """Makes checkpoints in a home, by default at ``root / "home"``, with a sink's table at ``root / "tables/hourly"``."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, home: Files | None = None) -> None:
         self.root = root
-        self.state = Site(root)
+        self.state = Site(root, home)
         self.state.batches(1)
-        self.home: Files = self.state.home
+        self.home = self.state.home
         self.pipeline = StagedPipeline(self.home, root / "tables")
         self.table = self.pipeline.make_table(HOURLY)
         self.channel = root / "home/channels/first/copied"

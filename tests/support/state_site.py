@@ -22,11 +22,16 @@ HOURLY = StageName("hourly")
 
 
 class Site:
-    """A home with the work directory of one stage in it."""
+    """A home with the work directory of one stage in it.
 
-    def __init__(self, root: Path) -> None:
+    Args:
+        root: Parent of the directories.
+        home: The home, if it is in a store. None: ``root / "home"``.
+    """
+
+    def __init__(self, root: Path, home: Files | None = None) -> None:
         self.root = root
-        self.home = quick(root / "home")
+        self.home: Files = home or quick(root / "home")
         self.work = quick(root / "home/work/w")
         self.checkpoint = SparkCheckpoint(root / "home/work/w/stages/hourly/checkpoint")
         self.channel = begun(self.work, "stages/hourly/log")

@@ -129,15 +129,15 @@ class _StageFiles:
         try:
             if self._work.digest(self._at(file.path)) == (file.size_bytes, file.sha256):
                 return True
-            if not names_its_place(file.path) or state_file(self._home, file).look():
+            if not names_its_place(file.path) or self._copies.reader.look(file):
                 return False
-            return self._work.read(self._at(file.path)) == self._copies.repointed(self._home.read(file.stored))
+            return self._work.read(self._at(file.path)) == self._copies.repointed(self._copies.reader.read(file))
         except NotFoundError:
             return False
 
     def _put_back(self, file: StateFile) -> None:
         target = self._at(file.path)
-        if state_file(self._home, file).look():
+        if self._copies.reader.look(file):
             raise _HopelessError(f"{target} is damaged or missing, and so is {self._home.url}/{file.stored}")
         _LOG.warning("%s/%s is damaged or missing: it is copied from %s/%s", self._work.url, target, self._home.url, file.stored)
         self._forget_checksums(file.path)

@@ -5,12 +5,13 @@ from typing import cast
 
 from spark_jobs.api.graph import Graph
 from spark_jobs.api.source import Source
+from spark_jobs.checkpoint.bundles import StateReader
 from spark_jobs.control.rounds import Rounds
 from spark_jobs.protocol.documents import RoundDocument
 from spark_jobs.protocol.errors import NotFoundError
 from spark_jobs.protocol.ids import InputName, StageName
 from spark_jobs.protocol.losses import Loss, beyond
-from spark_jobs.protocol.stage_cut import StageCut
+from spark_jobs.protocol.stage_cut import StageCut, StateFile
 from spark_jobs.runtime.inputs.bounds import NO_OFFSET
 from spark_jobs.runtime.inputs.ended_source import is_ended
 from spark_jobs.runtime.inputs.lost_errors import lost_before_read
@@ -95,15 +96,15 @@ def _read_so_far(
 def log_of_cut(home: Files, stage: StageName, cut: StageCut | None) -> SparkLog:
     """Returns what Spark has logged of a stage up to a checkpoint, without one nothing; it can only be read."""
     directory = checkpoint_directory(stage)
-    stored = {f"{directory}/{file.path}": file.stored for file in cut.files} if cut else {}
+    stored = {f"{directory}/{file.path}": file for file in cut.files} if cut else {}
     return SparkLog(cast(Files, _Stored(home, stored)), directory)
 
 
 class _Stored:
     """The files of a checkpoint under the names that they have in a work directory."""
 
-    def __init__(self, home: Files, stored: Mapping[str, str]) -> None:
-        self._home, self._stored = home, stored
+    def __init__(self, home: Files, stored: Mapping[str, StateFile]) -> None:
+        self._reader, self._stored = StateReader(home), stored
 
     def names(self, directory: str) -> list[str]:
         below = [path.removeprefix(f"{directory}/") for path in self._stored if path.startswith(f"{directory}/")]
@@ -112,4 +113,4 @@ class _Stored:
     def read(self, path: str) -> bytes:
         if path not in self._stored:
             raise NotFoundError(f"{path} is in no checkpoint.", remedy="See the checkpoint: spark-jobs inspect.", path=path)
-        return self._home.read(self._stored[path])
+        return self._reader.read(self._stored[path])

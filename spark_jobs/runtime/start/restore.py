@@ -23,6 +23,7 @@ from itertools import islice
 from typing import Any
 
 from spark_jobs.background import run_all
+from spark_jobs.checkpoint.bundles import in_reading_order
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.pins import pins_of_attempt
@@ -260,7 +261,8 @@ def _read(work: Files, name: str) -> bytes | None:
         return None
 
 
-def _place_all(copies: StateCopies, local: Sequence[Files], files: Sequence[StateFile]) -> Restored:
+def _place_all(copies: StateCopies, local: Sequence[Files], found: Sequence[StateFile]) -> Restored:
+    files = in_reading_order(found)
     is_local = dict(zip(files, run_all([partial(copies.place, file, local) for file in files]), strict=True))
     run_all([partial(copies.work.sync, *paths) for paths in by_directory(copies.at(file.path) for file in files)])
     return Restored(

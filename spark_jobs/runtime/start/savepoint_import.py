@@ -10,13 +10,16 @@ Invariants:
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 from urllib.parse import unquote
 from uuid import NAMESPACE_URL, uuid5
 
+from spark_jobs.background import run_all
+from spark_jobs.checkpoint.bundles import StateReader, in_reading_order
 from spark_jobs.checkpoint.named_files import NamedFile
 from spark_jobs.checkpoint.savepoint import copy_files, read_savepoint, verify
 from spark_jobs.checkpoint.savepoint_files import in_flight, pending_actions, pending_rows, staged_path
@@ -46,7 +49,7 @@ from spark_jobs.runtime.spark.session import REQUIRED_SETTINGS
 from spark_jobs.runtime.spark.spark_log import SparkLog
 from spark_jobs.runtime.start.source_identity import others_than
 from spark_jobs.runtime.state.pinning import place_of
-from spark_jobs.storage.files import Digest, Files
+from spark_jobs.storage.files import Digest, Files, by_directory
 from spark_jobs.storage.open import open_place
 from spark_jobs.storage.table_uris import table_files
 
@@ -245,7 +248,8 @@ class _Stage:
     def bring(self) -> StageCut:
         """Copies the files of the stage. Durable on return."""
         home = self.begins.home
-        self.opened.copy(home, {file.stored: f"{self.place}/{file.path}" for file in self.cut.files})
+        self.opened.copy(home, {file.stored: f"{self.place}/{file.path}" for file in self.cut.files if file.offset is None})
+        self._take_out([file for file in self.cut.files if file.offset is not None])
         log = SparkLog(home, self.place)
         self._rewrite(log)
         digests = {file.path: home.digest(f"{self.place}/{file.path}") for file in self.cut.files}
@@ -262,6 +266,12 @@ class _Stage:
             | ({"finished": False, "violations": {}} if self.opened.manifest.ends_round else {})
             | ({"drained": False, "drain_batches": 0} if self.opened.manifest.drained else {})
         )
+
+    def _take_out(self, files: Sequence[StateFile]) -> None:
+        """Copies files out of bundles. Durable on return."""
+        home, reader = self.begins.home, StateReader(self.opened.files)
+        run_all([partial(reader.take_out, file, home, f"{self.place}/{file.path}") for file in in_reading_order(files)])
+        run_all([partial(home.sync, *paths) for paths in by_directory(f"{self.place}/{file.path}" for file in files)])
 
     def _state_file(self, path: str, digest: Digest) -> StateFile:
         return StateFile(path=path, stored=f"{self.place}/{path}", size_bytes=digest.size_bytes, sha256=digest.sha256)

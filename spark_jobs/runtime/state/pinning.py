@@ -6,6 +6,9 @@ Neither changes Spark's files.
 
 If the work directory is in a store, :func:`pin` copies the files, and Spark keeps a hundred batches for that.
 
+If the home is in a store, :func:`pin` reads small files that are soon needless, and :func:`persist` writes them as few objects: see
+:mod:`spark_jobs.checkpoint.bundles`.
+
 A file of a state store gets a hard link. A file with two names is one file: a disk fault damages both the checkpoint and the work
 directory. State can be computed again from an older checkpoint. Spark's records, such as the log of a file source, cannot. They are small,
 so they are copied. If the settings request a second copy, :func:`persist` replaces the links by copies, too, and no checkpoint refers to
@@ -15,19 +18,21 @@ Invariants:
 
 1. A checkpoint refers to a file that it has pinned itself or that its parent has, never to another checkpoint's. So only the remaining
    manifests decide what a deletion may delete (model rule ``gcnames``).
-2. A try has its own directory, in which no other try ever writes. It stays until a manifest that does not name it has its number
-   (model rule ``failkeep``).
+2. A try has its own directory, in which no other try ever writes, except bundles, which no try can replace. It stays until a manifest
+   that does not name it has its number (model rule ``failkeep``).
 """
 
 import json
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from spark_jobs.background import run_all
+from spark_jobs.checkpoint.bundles import StateReader, create_bundle, grouped
 from spark_jobs.checkpoint.named_files import state_file
 from spark_jobs.home.layout import STATE, state_path, state_try
 from spark_jobs.protocol.errors import AlreadyExistsError, ConflictError, CorruptDocumentError, NotFoundError, StorageError
@@ -35,13 +40,17 @@ from spark_jobs.protocol.ids import AttemptNumber, BatchId, CheckpointId, StageN
 from spark_jobs.protocol.stage_cut import StageCut, StateFile
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.runtime.spark.spark_log import SparkLog
-from spark_jobs.runtime.state.state_files import grows_with_state, needed_files, never_reused
+from spark_jobs.runtime.state.state_files import grows_with_state, is_short_lived, needed_files, never_reused
 from spark_jobs.storage.files import Digest, Files, by_directory, is_here, local_path, take
 
 _COPIES = "copies"
 """The directory below a try's directory for copies that have replaced links."""
 _TRIES = 3
 """Number of times that the files to pin are chosen again, because Spark has deleted some in the meantime."""
+_BUNDLED_MAX_BYTES = 32 << 10
+"""Maximum size of a file in a bundle."""
+_BUNDLED_MAX = 4_096
+"""Maximum number of new files of one cut in bundles. They are in memory until they are durable."""
 _OPERATOR_FACTS = re.compile(r"state/\d+/_metadata/v2/\d+")
 _SCHEMA_FILE = re.compile(r"/state/\d+/_stateSchema/[^/]+/[^/]+$")
 
@@ -61,6 +70,11 @@ class StateCopies:
     home: Files
     log: SparkLog
     second_copy: bool = False
+    reader: StateReader = field(init=False, compare=False)
+    """Reads the files in the home."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reader", StateReader(self.home))
 
     @property
     def work(self) -> Files:
@@ -86,7 +100,9 @@ class StateCopies:
         """
         target = self.at(file.path)
         is_local = any(self._take_local(other, file) for other in local)
-        if not is_local:
+        if not is_local and file.offset is not None:
+            self.reader.take_out(file, self.work, target)
+        elif not is_local:
             try:
                 given = self._give(file, self.home, file.stored, self.work, target)
                 found: Digest | None = given or self.work.digest(target)
@@ -112,6 +128,19 @@ class StateCopies:
         else:
             self.home.copy(self.work, self.at(path), stored)
         return None
+
+    def read_small(self, path: str) -> bytes | None:
+        """Returns a file of Spark's checkpoint for a bundle; None if the home must have the file as one of its own.
+
+        Raises:
+            NotFoundError: The file does not exist.
+        """
+        if is_here(self.home) or not is_short_lived(path):
+            return None
+        try:
+            return self.work.read(self.at(path), _BUNDLED_MAX_BYTES)
+        except CorruptDocumentError:  # it is larger
+            return None
 
     def give_back(self, file: StateFile) -> None:
         """Copies or links a lost file back into the home."""
@@ -173,9 +202,11 @@ class PinnedState:
     held: tuple[StateFile, ...]
     """Files that the parent checkpoint has."""
     new: tuple[str, ...]
-    """Files that were pinned, relative to Spark's checkpoint directory."""
+    """Files that were pinned or read, relative to Spark's checkpoint directory."""
+    small: Mapping[str, bytes]
+    """Those that were read, for bundles."""
     digests: Mapping[str, Digest | None]
-    """The digests of new files, as far as they are known."""
+    """The digests of pinned files, as far as they are known."""
     place: str
     """The try's directory in the home."""
 
@@ -204,10 +235,11 @@ def pin(copies: StateCopies, batch: BatchId, place: str, parent: StageCut | None
         UnsupportedFormatError: The state was not written with the settings of our sessions.
     """
     pinned: dict[str, Digest | None] = {}
+    small: dict[str, bytes] = {}
     tries = 0
     while True:
         try:
-            return _pin_needed(copies, batch, place, parent, pinned, checks_parent=checks_parent)
+            return _pin_needed(copies, batch, place, parent, pinned, small, checks_parent=checks_parent)
         except NotFoundError as error:
             tries += 1
             if tries == _TRIES:
@@ -230,20 +262,23 @@ def persist(pinned: PinnedState) -> tuple[StateFile, ...]:
     Raises:
         StorageError: The home is full or does not answer.
     """
-    home, stored = pinned.copies.home, [f"{pinned.place}/{path}" for path in pinned.new]
+    home, linked = pinned.copies.home, [path for path in pinned.new if path not in pinned.small]
+    stored = [f"{pinned.place}/{path}" for path in linked]
     if pinned.copies.second_copy:
-        stored = run_all([partial(_copied, home, pinned.place, path) for path in pinned.new])
+        stored = run_all([partial(_copied, home, pinned.place, path) for path in linked])
     with step(Step.PERSIST_STATE):
-        digesting = [partial(_digest, home, kept, pinned.digests[path]) for path, kept in zip(pinned.new, stored, strict=True)]
+        digesting = [partial(_digest, home, kept, pinned.digests[path]) for path, kept in zip(linked, stored, strict=True)]
         syncing = [partial(home.sync, *paths) for paths in by_directory(stored)]
-        digests = run_all([*digesting, *syncing])[: len(stored)]
-    replaced = {f"{pinned.place}/{path}" for path in pinned.new} - set(stored)
+        bundling = [partial(create_bundle, home, pinned.place, group) for group in grouped(pinned.small)]
+        done = run_all([*digesting, *syncing, *bundling])
+    replaced = {f"{pinned.place}/{path}" for path in linked} - set(stored)
     run_all([partial(home.delete, name) for name in sorted(replaced)])
     new = [
         StateFile(path=path, stored=kept, size_bytes=digest.size_bytes, sha256=digest.sha256)
-        for path, kept, digest in zip(pinned.new, stored, digests, strict=True)
+        for path, kept, digest in zip(linked, stored, done[: len(linked)], strict=True)
     ]
-    return tuple(sorted([*pinned.held, *new], key=lambda file: file.path))
+    bundled = chain.from_iterable(done[len(digesting) + len(syncing) :])
+    return tuple(sorted([*pinned.held, *new, *bundled], key=lambda file: file.path))
 
 
 def _digest(home: Files, path: str, known: Digest | None) -> Digest:
@@ -272,25 +307,30 @@ def _pin_needed(
     place: str,
     parent: StageCut | None,
     pinned: dict[str, Digest | None],
+    small: dict[str, bytes],
     *,
     checks_parent: bool,
 ) -> PinnedState:
-    """Chooses files and pins them until none is deleted in between. ``pinned`` are the files that are pinned already."""
+    """Chooses files, and pins or reads them. ``pinned`` and ``small`` are the files that are pinned or read already."""
     home, log = copies.home, copies.log
     known = {file.path: file for file in parent.files} if parent else {}
     needed = needed_files(log, batch)
     held = [known[path] for path in needed if path in known and _is_held(log, known[path])]
     if checks_parent:
-        held = [file for file in held if never_reused(file.path) or state_file(home, file).look() is None]
+        held = [file for file in held if never_reused(file.path) or copies.reader.look(file) is None]
     if copies.second_copy:
         held = [file for file in held if not _is_shared(home, file.stored)]
     new = set(needed) - {file.path for file in held}
 
     def keep(path: str) -> None:
-        pinned[path] = copies.pin(path, f"{place}/{path}")
+        data = copies.read_small(path) if len(small) < _BUNDLED_MAX else None
+        if data is None:
+            pinned[path] = copies.pin(path, f"{place}/{path}")
+        else:
+            small[path] = data
 
     with step(Step.PIN_STATE):
-        missing = sorted(new - pinned.keys())
+        missing = sorted(new - pinned.keys() - small.keys())
         if is_here(copies.work):  # a link takes less time than a thread
             for path in missing:
                 keep(path)
@@ -299,7 +339,8 @@ def _pin_needed(
         for path in sorted(pinned.keys() - new):
             home.delete(f"{place}/{path}")
             del pinned[path]
-    return PinnedState(copies, tuple(held), tuple(sorted(new)), dict(pinned), place)
+    needed_small = {path: data for path, data in small.items() if path in new}
+    return PinnedState(copies, tuple(held), tuple(sorted(new)), needed_small, dict(pinned), place)
 
 
 def _is_held(log: SparkLog, file: StateFile) -> bool:

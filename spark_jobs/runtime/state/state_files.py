@@ -21,6 +21,8 @@ from spark_jobs.storage.files import files_below, is_here
 
 _OF_BATCH = re.compile(r"(\d+)(?:_.*)?")
 _NOT_STORES = {"_metadata", "SSTs", "logs"}
+_SHORT_LIVED = re.compile(rf"(offsets|commits)/\d+|sources/\d+/[1-9]\d*(\.compact)?|state/.+/{VERSION_FILE.pattern}")
+"""Does not match entry 0 of a source's log: some sources have no other one."""
 _NEVER_REUSED = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -32,6 +34,11 @@ def never_reused(path: str) -> bool:
 def grows_with_state(path: str) -> bool:
     """Returns True for a file of a state store. All other files are records of Spark: few, and small for any amount of state."""
     return never_reused(path) and "/_stateSchema/" not in path
+
+
+def is_short_lived(path: str) -> bool:
+    """Returns True for a file that is not needed any more after the next snapshots of the state, or the next entries of a source's log."""
+    return _SHORT_LIVED.fullmatch(path) is not None
 
 
 def needed_files(log: SparkLog, batch: BatchId) -> list[str]:

@@ -302,7 +302,11 @@ class TestDiscarding:
         class Newer(Manifest):
             """A manifest of a later release."""
 
-            format_version = 2
+            format_version = 3
+
+            @property
+            def written_version(self) -> int:
+                return self.format_version
 
         home.complete(1, OLD)
         home.complete(2, NEW)

@@ -120,7 +120,11 @@ def test_a_manifest_that_is_its_own_ancestor_is_corrupt_and_causes_no_endless_lo
 
 def test_a_manifest_of_a_newer_version_is_not_skipped(store: CheckpointStore, files: MemoryFiles) -> None:
     class Newer(Manifest):
-        format_version = 2
+        format_version = 3
+
+        @property
+        def written_version(self) -> int:
+            return self.format_version
 
     complete(store, 1)
     files.contents["manifests/2.json"] = encode(Newer(**a_manifest(2).model_dump()))

@@ -55,7 +55,7 @@ def test_a_work_directory_in_a_store_is_kept_and_restored_there(site: Site) -> N
             store.create(f"work/1/{path}", site.work.read(path))
     copies = StateCopies(store, SparkLog(store.below("work/1"), site.log.directory))
     files = persist(pin(copies, BatchId(4), "state/hourly/1-1-1", None))
-    assert {file.path: store.read(file.stored) for file in files} == {
+    assert {file.path: copies.reader.read(file) for file in files} == {
         path: site.log.files.read(f"{site.log.directory}/{path}") for path in needed_files(site.log, BatchId(4))
     }
     restored = StateCopies(store, SparkLog(store.below("work/2"), site.log.directory))
