@@ -18,8 +18,11 @@ CHROMIUM := $(shell command -v chromium)
 # What installs Azurite, the server of Azure's storage.
 NPM := $(shell command -v npm)
 
+# What builds versitygw, the server of S3 at night.
+GO := $(shell command -v go)
+
 # What sets up the nightly tests of Google Cloud Storage.
-GOOGLE := $(and $(shell command -v go),$(shell command -v mvn))
+GOOGLE := $(and $(GO),$(shell command -v mvn))
 
 # What the older versions are in: constraints/$(point).txt and .venvs/$(point).
 OLDER := spark-4.0 spark-4.1
@@ -58,11 +61,13 @@ sample-%:
 	.venvs/$*/bin/python -m pytest $(SIDE_BY_SIDE) -W default -m "every_version and not nightly and not stores" $$(grep -rl --include='*.py' mark.every_version tests)
 
 nightly: warm ## Run every test there is, with more examples; hours
-	@scripts/setup.sh google
+	@$(if $(GO),,echo "Without Go the tests of S3 in versitygw are left out. Install it: https://go.dev/dl")
+	@$(if $(GOOGLE),,echo "Without Go and Maven the tests of Google Cloud Storage are left out. Debian, Ubuntu: apt install maven")
+	@scripts/setup.sh servers
 	$(MAKE) matrix
 	@scripts/setup.sh night $(OLDEST)
 	.venvs/$(OLDEST)/bin/python -m pytest $(SIDE_BY_SIDE) -W default -m "not matrix and not stores and not hdfs" $(OLDEST_AT_NIGHT)
-	SPARK_TESTS_COMPILE=1 $(PYTHON) -m pytest -m "not matrix$(if $(CHROMIUM),, and not browser)$(if $(NPM),, and not azure)$(if $(GOOGLE),, and not google)" --hypothesis-profile=nightly --randomly-seed=default
+	SPARK_TESTS_COMPILE=1 $(PYTHON) -m pytest -m "not matrix$(if $(CHROMIUM),, and not browser)$(if $(NPM),, and not azure)$(if $(GO),, and not versitygw)$(if $(GOOGLE),, and not google)" --hypothesis-profile=nightly --randomly-seed=default
 
 bench: warm ## Measure, and compare with Spark and Delta alone; QUICK=1: eight minutes
 	$(PYTHON) -m benchmarks $(if $(QUICK),--quick)

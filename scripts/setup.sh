@@ -4,6 +4,7 @@
 #   scripts/setup.sh packages    .venv with the packages of constraints.txt: enough for `make check`
 #   scripts/setup.sh everything  also Java and Delta's jars: what Spark needs
 #   scripts/setup.sh warm        also what the tests need: a Kafka broker, HDFS, S3's client, and Spark's classes as Java keeps them (dozens of starts take less time)
+#   scripts/setup.sh servers     the servers of Google Cloud Storage and S3 that Go builds: what the tests need at night
 #   scripts/setup.sh matrix N    what the tests of `make matrix` need in .venvs/N, with the older versions of constraints/N.txt
 #   scripts/setup.sh night N     also a Kafka broker, and Spark's sources for Kafka and Avro: what the tests with older versions need at night
 #
@@ -189,6 +190,12 @@ install_google() { # a server of Google Cloud Storage, and Spark's client; witho
         "$venv/.google.jars" "$google/$jar"
 }
 
+install_versitygw() { # a server of S3; without Go the nightly tests that need it are left out
+    local gateway=$PWD/$venv/versitygw module=github.com/versity/versitygw version=v1.8.0
+    if ! command -v go >/dev/null || grep -qF "$module"$'\t'"$version" <<<"$(go version -m "$gateway/versitygw" 2>/dev/null)"; then return; fi
+    watched "versitygw" env GOBIN="$gateway" go install "$module/cmd/versitygw@$version" || explain "versitygw"
+}
+
 keep_classes() { # of use only: without them every start of Spark is some seconds slower
     ! compgen -G "$venv/share/spark-jobs/*.jsa" >/dev/null || return 0
     watched "Spark's classes" "$python" -m spark_jobs warm-up || echo "  Spark's classes could not be kept: the tests take longer. The reason is in $log."
@@ -218,8 +225,9 @@ night)
     : >"$venv/.s3.jars" # S3's client is that of a newer Hadoop, and so is Azure's
     : >"$venv/.azure.jars"
     ;;
-google)
+servers)
     install_google
+    install_versitygw
     ;;
 matrix)
     [ -n "$point" ] || fail "no point is named." "Use: scripts/setup.sh matrix spark-4.0"
@@ -228,5 +236,5 @@ matrix)
     fetch_jars
     touch "$venv/.source.jars" "$venv/.s3.jars" "$venv/.azure.jars" # the sample reads no Kafka and no Avro, and is not in a store
     ;;
-*) fail "there is no part '$part'." "Use: scripts/setup.sh [packages | everything | warm | google | matrix POINT | night POINT]" ;;
+*) fail "there is no part '$part'." "Use: scripts/setup.sh [packages | everything | warm | servers | matrix POINT | night POINT]" ;;
 esac

@@ -27,6 +27,7 @@ from tests.support.hdfs_cluster import default_file_system, hdfs_cluster
 from tests.support.memory_files import MemoryFiles
 from tests.support.object_store import BUCKET, GOOGLE_BUCKET, google_store, object_store
 from tests.support.systems import CrashSystem, FaultSystem
+from tests.support.versitygw import versitygw
 
 Open = Callable[[Path], Files]
 
@@ -63,6 +64,10 @@ def in_object_store(root: Path) -> Files:
     return open_place(f"s3://{BUCKET}{root.as_posix()}")
 
 
+def in_versitygw(root: Path) -> Files:
+    return in_object_store(root)
+
+
 def in_azure(root: Path) -> Files:
     return open_place(f"abfss://{CONTAINER}{root.as_posix()}")
 
@@ -78,6 +83,8 @@ def in_hdfs(root: Path) -> Files:
 AZURE = pytest.param(in_azure, marks=pytest.mark.azure, id="in_azure")
 HDFS = pytest.param(in_hdfs, marks=pytest.mark.hdfs, id="in_hdfs")
 HDFS_AT_NIGHT = pytest.param(in_hdfs, marks=[pytest.mark.hdfs, pytest.mark.nightly], id="in_hdfs")
+VERSITYGW = pytest.param(in_versitygw, marks=[pytest.mark.versitygw, pytest.mark.nightly], id="in_versitygw")
+IN_S3 = [in_object_store, VERSITYGW]
 LOCAL: list[Open] = [local, opened, over_crash_system, over_fault_system]
 
 
@@ -93,6 +100,13 @@ only_directories = only(*LOCAL, HDFS)
 def store() -> Iterator[str]:
     with object_store() as url:
         yield url
+
+
+@pytest.fixture
+def versity(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A server for one test: another server of S3 is found by the same variables."""
+    with versitygw(tmp_path_factory.mktemp("versitygw")):
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -113,18 +127,16 @@ def azure() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(params=[*LOCAL, in_object_store, in_google, AZURE, HDFS], ids=lambda open_: open_.__name__)
+SERVERS = {in_object_store: "store", in_versitygw: "versity", in_google: "google", in_azure: "azure", in_hdfs: "hdfs"}
+"""The fixture of the server that a function opens a directory in."""
+
+
+@pytest.fixture(params=[*LOCAL, *IN_S3, in_google, AZURE, HDFS], ids=lambda open_: open_.__name__)
 def open_home(request: pytest.FixtureRequest) -> Open:
     """A function that opens a directory. Each call opens it like another process."""
     found: Open = request.param
-    if found is in_object_store:
-        request.getfixturevalue("store")
-    if found is in_google:
-        request.getfixturevalue("google")
-    if found is in_azure:
-        request.getfixturevalue("azure")
-    if found is in_hdfs:
-        request.getfixturevalue("hdfs")
+    if found in SERVERS:
+        request.getfixturevalue(SERVERS[found])
     return found
 
 
@@ -306,7 +318,7 @@ def test_names_of_partitions_with_any_characters_are_kept(home: Files, name: str
     assert home.names("staged") == []
 
 
-@only(*LOCAL, in_object_store, in_google, HDFS)
+@only(*LOCAL, *IN_S3, in_google, HDFS)
 def test_a_name_may_contain_a_backslash(home: Files) -> None:
     home.create("a/c\\d", b"rows")
     assert home.names("a") == ["c\\d"]
@@ -341,7 +353,7 @@ def test_a_tree_of_which_another_process_deletes_a_part_is_deleted_in_few_reques
     assert len(requests) == 2, "the files, and the directory"
 
 
-@only(*LOCAL, in_object_store, in_google, AZURE)
+@only(*LOCAL, *IN_S3, in_google, AZURE)
 def test_a_name_may_contain_a_colon(home: Files) -> None:
     home.create("a/c:d", b"rows")
     assert home.names("a") == ["c:d"]
@@ -439,7 +451,7 @@ def test_documents_are_read_as_they_were_created(home: Files) -> None:
         create_document(home, "pipeline.json", PipelineDocument(name=document.name, uuid=document.uuid))
 
 
-@only(*LOCAL, in_object_store, in_google, AZURE, HDFS_AT_NIGHT)  # hundreds of creates that take half a second each
+@only(*LOCAL, *IN_S3, in_google, AZURE, HDFS_AT_NIGHT)  # hundreds of creates that take half a second each
 @given(contents=st.lists(st.binary(max_size=3000), min_size=1, max_size=5))
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @pytest.mark.slow

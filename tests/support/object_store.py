@@ -15,6 +15,8 @@ import pytest
 
 BUCKET = "savepoints"
 GOOGLE_BUCKET = "homes"
+ACCESS_KEY = "tests"
+SECRET_KEY = "of-nothing"
 S3_JARS = ".s3.jars"
 """The list of the jars with which Spark speaks to S3."""
 OTHER_SERVER = "SPARK_TESTS_S3"
@@ -62,15 +64,22 @@ def object_store(silence: "Lock | None" = None, requests: Requests | None = None
     if silence is None and requests is None and OTHER_SERVER in os.environ:
         yield f"s3://{BUCKET}/{uuid4()}"
         return
-    with _server(silence or Lock(), requests or Requests()) as url, pytest.MonkeyPatch.context() as patch:
+    with _server(silence or Lock(), requests or Requests()) as url, s3_environment(url):
         # All servers of a process share their data.
         for path, method in (("moto-api/reset", "POST"), (BUCKET, "PUT"), (GOOGLE_BUCKET, "PUT")):
             urlopen(Request(f"{url}/{path}", method=method), timeout=30).close()
-        patch.setenv("AWS_ENDPOINT_URL", url)
-        patch.setenv("AWS_ACCESS_KEY_ID", "tests")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "of-nothing")
-        patch.setenv("AWS_REGION", "us-east-1")
         yield f"s3://{BUCKET}"
+
+
+@contextmanager
+def s3_environment(url: str) -> Iterator[None]:
+    """Sets the variables by which this process and its children find a server."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", url)
+        patch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
+        patch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
+        patch.setenv("AWS_REGION", "us-east-1")
+        yield
 
 
 @contextmanager
