@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from threading import Barrier, Thread
 from typing import Any
 from uuid import uuid4
@@ -18,6 +19,7 @@ from spark_jobs.storage.azure_settings import AzureSettings
 from spark_jobs.storage.table_uris import table_files
 from tests.support.azurite import KEY, azurite
 from tests.support.lost_answers import lost_answers
+from tests.support.versitygw import versitygw
 
 pytestmark = pytest.mark.spark
 
@@ -44,10 +46,34 @@ def azure(spark: SparkSession) -> Iterator[str]:
         yield place
 
 
-@pytest.fixture(params=["in_s3", pytest.param("in_azure", marks=pytest.mark.azure)])
+@pytest.fixture
+def in_versitygw(spark: SparkSession, store: str, tmp_path: Path) -> Iterator[str]:
+    """A table in a bucket of another server of S3. Spark has the settings of the other buckets for it, but not the address."""
+    bucket = uuid4().hex
+    with versitygw(tmp_path, bucket) as place:
+        context: Any = spark.sparkContext._jsc
+        context.hadoopConfiguration().set(f"fs.s3a.bucket.{bucket}.endpoint", os.environ["AWS_ENDPOINT_URL"])
+        uri = f"{place}/table"
+        make_commits_conditional(spark, uri)
+        yield uri
+
+
+@pytest.fixture
+def in_azure(azure: str) -> str:
+    return f"{azure}/{uuid4()}"
+
+
+@pytest.fixture(
+    params=[
+        pytest.param("table", id="in_s3"),
+        pytest.param("in_versitygw", marks=[pytest.mark.versitygw, pytest.mark.nightly]),
+        pytest.param("in_azure", marks=pytest.mark.azure),
+    ]
+)
 def any_table(request: pytest.FixtureRequest) -> str:
     """The URL of a table in a store of each kind."""
-    return str(request.getfixturevalue("table") if request.param == "in_s3" else f"{request.getfixturevalue('azure')}/{uuid4()}")
+    found: str = request.getfixturevalue(request.param)
+    return found
 
 
 def committer(spark: SparkSession, uri: str, **settings: str) -> Commit:

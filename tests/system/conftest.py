@@ -13,6 +13,7 @@ from tests.support.object_store import object_store
 from tests.support.run_site import RunSite
 from tests.support.seeds import seed
 from tests.support.small_pipeline import deliver
+from tests.support.versitygw import versitygw
 
 __all__ = ["seed"]
 
@@ -28,6 +29,12 @@ def drivers(tmp_path: Path) -> Iterator[Drivers]:
 @pytest.fixture
 def in_s3() -> Iterator[str]:
     with object_store() as url:
+        yield url
+
+
+@pytest.fixture
+def in_versitygw(tmp_path: Path) -> Iterator[str]:
+    with versitygw(tmp_path / "versitygw") as url:
         yield url
 
 
