@@ -8,6 +8,7 @@ from collections.abc import Callable
 from datetime import UTC
 from itertools import pairwise
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from spark_jobs import CheckpointSettings, DeltaSink, Hold, Pipeline, RestartStrategy, consistent_versions
+from spark_jobs.checkpoint.savepoint import verify
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.checkpoint_requests import CheckpointRequests, request_id
@@ -27,7 +29,9 @@ from spark_jobs.protocol.restart_settings import NoRestart
 from spark_jobs.protocol.steps import Step, observed_by
 from spark_jobs.publication import publisher
 from spark_jobs.publication.evidence import versions_with
+from spark_jobs.runtime.checkpoints import exports
 from spark_jobs.runtime.start import attempt, restore
+from spark_jobs.storage.open import open_files
 from tests.spark.conftest import Site
 from tests.spark.rows import answer, assert_same, public, public_count
 from tests.support import delta_logs
@@ -193,32 +197,43 @@ def has_read(running: Running, rows: int) -> bool:
     return StageName("again") in stages and stages[StageName("again")].rows_in == rows
 
 
-class HeldPublications:
-    """Holds publications into one sink until the test releases them. Records the scheduler pools of the publications."""
+class Held:
+    """Holds calls of a function until the test releases them. Records the pools of Spark's scheduler in which they run.
 
-    def __init__(self, site: Site, sink: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._context, self._sink, self._commit = site.spark.sparkContext, sink, publisher._commit
+    Args:
+        owner: The module whose function is held.
+        name: The function.
+        of: The first argument of the held calls. None: all calls are held.
+    """
+
+    def __init__(self, site: Site, monkeypatch: pytest.MonkeyPatch, owner: ModuleType, name: str, of: str | None = None) -> None:
+        self._context, self._call, self._of = site.spark.sparkContext, getattr(owner, name), of
         self.begun, self.let_go, self.pools = threading.Event(), threading.Event(), set[str | None]()
-        monkeypatch.setattr(publisher, "_commit", self._wait)
+        monkeypatch.setattr(owner, name, self._wait)
 
-    def _wait(self, sink: SinkName, *arguments: Any) -> None:
+    def _wait(self, *arguments: Any, **options: Any) -> Any:
         self.pools.add(self._context.getLocalProperty("spark.scheduler.pool"))
-        if sink == self._sink:
+        if self._of in (None, arguments[0]):
             self.begun.set()
             self.let_go.wait()
-        self._commit(sink, *arguments)
+        return self._call(*arguments, **options)
 
 
-def test_checkpoints_complete_while_an_upsert_is_published_and_then_all_tables_show_one_cut(
-    site: Site, events: Events, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def copied_and_newest(site: Site, events: Events) -> Pipeline:
+    """Declares an append and an upsert of the same rows."""
     pipeline = Pipeline("live", checkpoint=CheckpointSettings(interval="1 second"))
     events.source(pipeline)
     pipeline.stage(sink=DeltaSink(str(site.tables / "copied")), name="copied")(lambda events: events.select("id"))
     newest = DeltaSink(str(site.tables / "newest"), mode="upsert", keys=["key"], sequence_by="id")
     pipeline.stage(sink=newest, name="newest")(lambda events: events.selectExpr("id % 7 AS key", "id"))
-    upserts = HeldPublications(site, "newest", monkeypatch)
-    with Running(site.spark, pipeline, site.home) as running:
+    return pipeline
+
+
+def test_checkpoints_complete_while_an_upsert_is_published_and_then_all_tables_show_one_cut(
+    site: Site, events: Events, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upserts = Held(site, monkeypatch, publisher, "_commit", "newest")
+    with Running(site.spark, copied_and_newest(site, events), site.home) as running:
         try:
             running.until(upserts.begun.is_set)
             for _ in range(2):
@@ -231,6 +246,32 @@ def test_checkpoints_complete_while_an_upsert_is_published_and_then_all_tables_s
         running.until(lambda: shown(site, "copied") == list(range(events.rows)))
         assert shown(site, "newest") == list(range(events.rows - 7, events.rows))
     assert upserts.pools == {"publications"}
+
+
+def test_checkpoints_complete_and_are_published_while_a_savepoint_of_an_earlier_one_is_copied(
+    site: Site, events: Events, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copies, saved = Held(site, monkeypatch, exports, "export"), request_id("kept", Wanted.SAVEPOINT)
+    with Running(site.spark, copied_and_newest(site, events), site.home) as running:
+        requests = CheckpointRequests(running.files)
+        try:
+            running.until(lambda: running.status and running.status.state is RunState.RUNNING)
+            requests.ask(saved)
+            running.until(copies.begun.is_set)
+            for _ in range(3):
+                events.add(10)
+                running.checkpointed()
+                running.until(lambda: shown(site, "copied") == list(range(events.rows)))
+            assert requests.answer_of(saved) is None
+        finally:
+            copies.let_go.set()
+        running.until(lambda: requests.answer_of(saved))
+        running.until(lambda: shown(site, "newest") == list(range(events.rows - 7, events.rows)))
+    copied = requests.answer_of(saved)
+    assert copied is not None
+    assert copied.savepoint is not None
+    assert verify(open_files(copied.savepoint)).checkpoint + 3 <= running.head().checkpoint
+    assert ids(site, "copied") == list(range(events.rows))
 
 
 def shown(site: Site, table: str) -> list[int]:

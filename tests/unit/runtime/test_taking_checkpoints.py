@@ -463,6 +463,25 @@ def test_checkpoints_are_triggered_and_expire_as_declared(tmp_path: Path, clock:
     assert [order.deadline_s - 30.0 for order in world.orders] == [110.0, 122.0, 134.0], "5 s after a trigger, and a pause of 7 s"
 
 
+@pytest.mark.parametrize("held", [answers, publishing], ids=["a savepoint is copied", "a checkpoint is published"])
+def test_checkpoints_are_triggered_at_every_interval_while_a_copy_or_a_publication_takes_longer(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, held: ModuleType
+) -> None:
+    ends_s: list[float] = []
+
+    def takes_15_s(work: Callable[[], None]) -> Future[None]:
+        ended_s, future = clock.now_s + 15.0, done(work)
+        ends_s.append(ended_s)
+        monkeypatch.setattr(future, "done", lambda: clock.now_s >= ended_s)
+        return future
+
+    monkeypatch.setattr(held, "run_in_background", takes_15_s)
+    world = World(tmp_path, Askers([SAVE]), interval_ms=1_000, timeout_ms=30_000, tries=50)
+    world.run()
+    assert [order.deadline_s - 30.0 for order in world.orders] == [101.0 + second for second in range(50)]
+    assert 101.0 < ends_s[0] < 150.0, "work that took 15 s has ended meanwhile"
+
+
 def behind() -> tuple[Model, Model]:
     """A stage that has staged ten batches of a byte, and a stage that reads none of them."""
     producer = Model(StageName("producer"), committed_batch=9, visible_batch=9)
