@@ -10,7 +10,7 @@ from spark_jobs.control.cancelling import Cancelled, outcome_of
 from spark_jobs.control.losses import LedgerEntry, LossLedger, LossState
 from spark_jobs.protocol.checkpoint_requests import CheckpointResponse
 from spark_jobs.protocol.documents import BlockedPublication, Manifest, SinkResult, StartResponse, Status, TidiedInput
-from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, InputName, LossId, RunId, SinkName
+from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, InputName, LossId, RunId, SinkName, StageName
 from spark_jobs.protocol.losses import Loss, rows_at_most, said
 from spark_jobs.publication.publisher import Publication
 from spark_jobs.storage.files import Files
@@ -32,6 +32,7 @@ def run_facts(
     tidied: Mapping[InputName, TidiedInput] = MappingProxyType({}),
     open_losses: Collection[LossId | None] = (),
     exact: bool | None = None,
+    budget_left_rows: dict[StageName, int] | None = None,
 ) -> dict[str, Any]:
     """Returns the result of a finished run.
 
@@ -42,6 +43,7 @@ def run_facts(
         tidied: By source, the record of the archived or deleted files of the round.
         open_losses: The losses that are not accepted.
         exact: True if the checkpoint lacks no rows, except those whose loss is accepted.
+        budget_left_rows: The number of rows that each stage with ``tolerate=`` may still lose.
 
     Returns:
         - ``home``, ``run``, ``round``, ``attempt``, ``checkpoint``, ``drained`` and ``completed_at``.
@@ -53,6 +55,7 @@ def run_facts(
         - ``losses``: what the round has left out: ``loss`` (the id in the ledger), ``source``, ``stage``, ``rows_at_most`` (None if
           unknown), whether it is ``open`` and, in words, ``lost``.
         - ``exact``: whether the checkpoint lacks no rows, except those whose loss is accepted.
+        - ``budget_left_rows``: by stage with ``tolerate=``, the number of rows that it may still lose.
         - ``tidied``: by source, the files that were to be archived or deleted and are still ``left``.
 
         Without a manifest, ``round``, ``drained``, ``completed_at``, ``behind``, ``exact`` and ``violations`` are None.
@@ -66,6 +69,7 @@ def run_facts(
         "behind": _behind(manifest, answer.blocked),
         "blocked": _blocked(answer.blocked),
         "losses": [loss_facts(loss) | {"open": loss.id in open_losses} for loss in losses],
+        "budget_left_rows": budget_left_rows,
         "tidied": {name: {"tidied_at": each.tidied_at.isoformat(), "left": list(each.left)} for name, each in tidied.items()},
     }
 

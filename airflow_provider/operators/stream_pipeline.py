@@ -30,6 +30,7 @@ from airflow_provider.waits.runs import Waited, WorkerWait, checked, start_limit
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.losses import LossLedger
+from spark_jobs.control.pipeline_metrics import read_budgets_left
 from spark_jobs.control.rounds import Rounds
 from spark_jobs.control.supervision import End, Restart, next_start
 from spark_jobs.protocol.documents import OnRewind, StartResponse
@@ -298,7 +299,8 @@ class StreamPipelineOperator(WaitingOperator):
         lost = ledger.open_of(answer.run, {loss.id for loss in manifest.losses if loss.id} if manifest else ())
         exact = ledger.is_exact(manifest) if manifest else None
         tidied = Rounds(files).tidied(manifest.round) if manifest else {}
-        facts = run_facts(files.url, answer, manifest, tidied, {entry.recorded.loss.id for entry in lost}, exact)
+        budgets = read_budgets_left(ledger, self.hook.status(self.home))
+        facts = run_facts(files.url, answer, manifest, tidied, {entry.recorded.loss.id for entry in lost}, exact, budgets)
         done_by = answer.run if manifest is None else manifest.run
         log_result(self.log, facts, done_by)
         if done_by == answer.run:

@@ -4,7 +4,6 @@ These functions read homes for every viewer. :class:`Sight` then decides what a 
 """
 
 import os
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -23,7 +22,7 @@ from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.losses import LedgerEntry, LossLedger
 from spark_jobs.control.pipeline_look import PipelineOverview, overview
-from spark_jobs.control.pipeline_metrics import budgets_left, budgets_since
+from spark_jobs.control.pipeline_metrics import read_budgets_left
 from spark_jobs.control.rounds import Rounds
 from spark_jobs.home.layout import HISTORY, history_path, history_tries
 from spark_jobs.home.search import find_things
@@ -159,16 +158,12 @@ def look_at(row: Row, before: Detail | None) -> Detail:
 
 def _losses(files: Files, row: Row) -> tuple[tuple[LedgerEntry, ...], dict[StageName, int]]:
     """Returns the newest losses, the newest first, and the budgets that they leave."""
-    ledger, now_s = LossLedger(files), time.time()
+    ledger = LossLedger(files)
     names = ledger.names()
     losses = tuple(ledger.entries(LOSSES_SHOWN, names)[::-1])
     status = row.found.look.status if row.found else None
-    since = budgets_since(status, now_s) if status else None
-    if status is None or since is None:
-        return losses, {}
     known = {each.recorded.loss.id: each.recorded for each in losses}
-    passed_over = ledger.passed_over(since, lambda loss: known.get(loss) or ledger.read(loss), names)
-    return losses, budgets_left(status, passed_over, now_s)
+    return losses, read_budgets_left(ledger, status, lambda loss: known.get(loss) or ledger.read(loss), names)
 
 
 def _tries(files: Files, known: Mapping[str, CheckpointHistory]) -> dict[str, CheckpointHistory]:

@@ -142,6 +142,8 @@ class StatusAnswer(Answer):
     """Rows that the newest round leaves out because they are lost."""
     exact: bool | None = None
     """True if that checkpoint lacks no rows, except those whose loss is accepted. None without a checkpoint."""
+    budget_left_rows: dict[StageName, int] = {}
+    """The number of rows that each stage with ``tolerate=`` may still lose."""
     error: ErrorReport | None = None
     """The error that answered the newest start; None if it has no answer, or succeeded."""
 

@@ -19,6 +19,7 @@ from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.liveness import driver_at_work
 from spark_jobs.control.losses import LossLedger
+from spark_jobs.control.pipeline_metrics import read_budgets_left
 from spark_jobs.control.rounds import Rounds
 from spark_jobs.protocol.documents import (
     AttemptDocument,
@@ -86,6 +87,7 @@ def _answer(files: Files, pipeline: PipelineDocument) -> StatusAnswer:
         drained=head.drained if head else False,
         losses=_left_out(files, latest) if latest else (),
         exact=LossLedger(files).is_exact(head) if head else None,
+        budget_left_rows=read_budgets_left(LossLedger(files), heartbeat),
         error=_newest_error(files),
     )
 
@@ -141,6 +143,7 @@ def _text(answer: StatusAnswer) -> list[RenderableType]:
         if answer.error.remedy:
             shown.append(("to do", answer.error.remedy))
     shown += [("data loss", Text(lost, style="yellow")) for lost in words.losses(answer.losses)]
+    shown += [("may lose", f"{words.count(left)} more rows in stage {name}") for name, left in answer.budget_left_rows.items()]
     shown.append(("checkpoint", _checkpoint(answer)))
     if answer.exact is False:
         shown.append(("exact", words.not_exact()))

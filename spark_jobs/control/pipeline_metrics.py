@@ -4,6 +4,7 @@ A metric has Flink's name and unit if Flink has the same one. The names are in s
 gauges. Times are in milliseconds, as in Flink.
 """
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,11 +15,11 @@ from typing import NamedTuple
 
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.losses import LossLedger, rows_passed_over
-from spark_jobs.home.layout import STATE
+from spark_jobs.home.layout import STATE, LossNames
 from spark_jobs.home.manifests import newest_manifest
 from spark_jobs.protocol.documents import InputLag, Manifest, RecordedLoss, StageState, StageStatus, Status, ToleratedRows
 from spark_jobs.protocol.errors import StreamPipelineError
-from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, StageName
+from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, LossId, StageName
 from spark_jobs.protocol.options import INTERVAL_MAX_MS
 from spark_jobs.storage.files import Files
 
@@ -201,6 +202,27 @@ def budgets_left(status: Status, passed_over: Sequence[RecordedLoss], now_s: flo
     return {
         name: max(each.rows - rows_passed_over(passed_over, name, _since(each, now_s)), 0) for name, each in tolerated.items()
     }
+
+
+def read_budgets_left(
+    ledger: LossLedger,
+    status: Status | None,
+    read: Callable[[LossId], RecordedLoss] | None = None,
+    names: LossNames | None = None,
+) -> dict[StageName, int]:
+    """Reads the number of rows that each stage with a tolerance may still pass over now. Reads no loss without such a stage.
+
+    Args:
+        ledger: The losses of the home.
+        status: The newest heartbeat of the home, if there is one.
+        read: See :meth:`LossLedger.passed_over`.
+        names: See :meth:`LossLedger.passed_over`.
+    """
+    now_s = time.time()
+    since = budgets_since(status, now_s) if status else None
+    if status is None or since is None:
+        return {}
+    return budgets_left(status, ledger.passed_over(since, read, names), now_s)
 
 
 def _budget_left(facts: PipelineFacts) -> Iterator[Value]:

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_jobs.control.losses import LossLedger
-from spark_jobs.protocol.documents import InputLag, RunState, StageState, StageStatus, Status
+from spark_jobs.protocol.documents import InputLag, RunState, StageState, StageStatus, Status, ToleratedRows
 from spark_jobs.protocol.ids import AttemptNumber, BatchId, CheckpointId, InputName, RoundNumber, RunId, StageName
 from spark_jobs.protocol.losses import PassedOver, StagedFile
 from tests.support.command_line import UsedHome
@@ -28,6 +28,17 @@ def a_status(**changes: Any) -> Status:
     }
     fields: dict[str, Any] = {"stages": stages, "checkpoint": CheckpointId(1)} | changes
     return Status(attempt=AttemptNumber(3), run=RunId("monday"), state=RunState.RUNNING, updated_at=NOW, **fields)
+
+
+def tolerant_status() -> Status:
+    """The heartbeat of two tolerant stages and one without a tolerance."""
+    an_hour, half_an_hour = ToleratedRows(rows=10, interval_ms=3_600_000), ToleratedRows(rows=10, interval_ms=1_800_000)
+    stages = {
+        StageName("hourly"): StageStatus(state=StageState.RUNNING, tolerates=an_hour),
+        StageName("daily"): StageStatus(state=StageState.RUNNING, tolerates=half_an_hour),
+        StageName("weekly"): StageStatus(state=StageState.RUNNING),
+    }
+    return a_status(stages=stages)
 
 
 def home_with_a_checkpoint(directory: Path) -> UsedHome:

@@ -21,6 +21,7 @@ from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.liveness import holding
 from spark_jobs.control.losses import LossLedger
+from spark_jobs.control.status import write_status
 from spark_jobs.home.layout import DRIVER_LOCK
 from spark_jobs.protocol.documents import StartResponse
 from spark_jobs.protocol.errors import (
@@ -56,6 +57,7 @@ from tests.airflow.flights import (
     waits_deferred,
 )
 from tests.support.documents import SAMPLES
+from tests.support.measured_homes import passes_over, tolerant_status
 from tests.support.staged_pipeline import a_manifest
 
 __all__ = ["task_log", "waits_deferred"]
@@ -76,6 +78,7 @@ def test_a_run_returns_the_facts_of_its_manifest(homes: Homes) -> None:
         "violations": {},
         "sinks": {"hourly": {"table": "file:///t/hourly", "version": 3, "rows": 9}},
         "losses": [],
+        "budget_left_rows": {},
         "tidied": {},
     }
 
@@ -105,6 +108,16 @@ def test_a_task_that_minds_losses_fails_or_is_skipped_until_its_loss_is_accepted
     assert accept.execute(context())["losses"] == ["7-1"]
     for choice in ("fail", "skip"):
         carry_out(operator(on_loss=choice), context())
+
+
+@in_the_worker
+def test_a_run_returns_how_many_rows_each_stage_with_a_tolerance_may_still_lose(homes: Homes) -> None:
+    del homes
+    carry_out(operator(), context())
+    files = StreamPipelineHook().files("flights")
+    write_status(files, tolerant_status())
+    passes_over(LossLedger(files), 4)
+    assert carry_out(operator(), context())["budget_left_rows"] == {"hourly": 6, "daily": 10}
 
 
 @in_the_worker

@@ -5,6 +5,7 @@ from typer.testing import Result
 
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.channel import Channel
+from spark_jobs.control.losses import LossLedger
 from spark_jobs.control.status import write_status
 from spark_jobs.protocol.documents import (
     CheckpointKind,
@@ -21,6 +22,7 @@ from spark_jobs.protocol.errors import RunCancelledError
 from spark_jobs.protocol.ids import AttemptNumber, BatchId, IncarnationId, RequestId, RunId, StageName
 from spark_jobs.protocol.states import StopState
 from tests.support.command_line import BLOCKED, UsedHome, a_try, document, spark_jobs
+from tests.support.measured_homes import passes_over, tolerant_status
 from tests.support.staged_pipeline import NOW
 
 
@@ -114,6 +116,14 @@ def test_the_json_answer_has_the_newest_attempt_round_and_checkpoint(drained: Us
     assert (answer["pipeline"], answer["at_work"], answer["round"], answer["checkpoint"]) == ("flights", False, 1, 1)
     assert answer["attempt"]["run"] == "monday"
     assert answer["status"] is None
+
+
+def test_the_rest_of_each_budget_is_shown(interrupted: UsedHome) -> None:
+    write_status(interrupted.files, tolerant_status())
+    passes_over(LossLedger(interrupted.files), 4)
+    answer = document(spark_jobs("status", "--home", interrupted.url, "--output", "json"))
+    assert answer["budget_left_rows"] == {"hourly": 6, "daily": 10}
+    assert "6 more rows in stage hourly" in spark_jobs("status", "--home", interrupted.url).stdout
 
 
 def watched(home: UsedHome, *options: object) -> Result:

@@ -15,13 +15,12 @@ from spark_jobs.protocol.documents import (
     ErrorReport,
     StageState,
     StageStatus,
-    Status,
     ToleratedRows,
 )
 from spark_jobs.protocol.errors import StorageError
 from spark_jobs.protocol.ids import BatchId, CheckpointId, SinkName, StageName
 from spark_jobs.protocol.stage_cut import StateFile
-from tests.support.measured_homes import a_status, home_with_a_checkpoint, passes_over
+from tests.support.measured_homes import a_status, home_with_a_checkpoint, passes_over, tolerant_status
 from tests.support.staged_pipeline import HOURLY, NOW, a_stage_cut
 
 Found = dict[tuple[str, ...], float]
@@ -120,17 +119,6 @@ def test_the_last_known_facts_stay_if_the_home_cannot_be_read(tmp_path: Path, mo
     assert newest is not None
     assert newest.checkpoint == 2
     assert reader.tags() == {"pipeline": newest.pipeline_name, "home": home.files.url}
-
-
-def tolerant_status() -> Status:
-    """The heartbeat of two tolerant stages and one without a tolerance."""
-    an_hour, half_an_hour = ToleratedRows(rows=10, interval_ms=3_600_000), ToleratedRows(rows=10, interval_ms=1_800_000)
-    stages = {
-        StageName("hourly"): StageStatus(state=StageState.RUNNING, tolerates=an_hour),
-        StageName("daily"): StageStatus(state=StageState.RUNNING, tolerates=half_an_hour),
-        StageName("weekly"): StageStatus(state=StageState.RUNNING),
-    }
-    return a_status(stages=stages)
 
 
 def budgets(facts: PipelineFacts) -> dict[str, float]:
