@@ -13,8 +13,8 @@ class PublicationTrigger(HomeEventTrigger[PublicCheckpoint]):
 
     Use it with an :class:`airflow.sdk.AssetWatcher`. The event has the ``home``, the ``checkpoint``, and ``tables``: by sink its
     ``table``, a URI, and ``version``, the Delta version right after it became public. ``behind`` lists the sinks whose tables show less
-    than the others. A busy DAG sees several events as one run. So a consumer asks the home what is public
-    (:func:`spark_jobs.consistent_versions`).
+    than the others, and ``exact`` is False while losses of the checkpoint are open. A busy DAG sees several events as one run. So a
+    consumer asks the home what is public (:func:`spark_jobs.consistent_versions`).
 
     The position is kept in the asset's state store, and a restarted triggerer continues after it. If a triggerer dies within seconds of
     an event, that event may be sent twice, but it is never lost. Without a stored position, the newest public checkpoint is sent. Airflow
@@ -42,7 +42,12 @@ class PublicationTrigger(HomeEventTrigger[PublicCheckpoint]):
     def payload(self, found: PublicCheckpoint) -> dict[str, Any]:
         """See :meth:`HomeEventTrigger.payload`."""
         tables = {str(sink): {"table": table, "version": version} for sink, (table, version) in found.tables.items()}
-        return {"checkpoint": found.checkpoint, "tables": tables, "behind": list(found.tables.behind)}
+        return {
+            "checkpoint": found.checkpoint,
+            "tables": tables,
+            "behind": list(found.tables.behind),
+            "exact": found.tables.exact,
+        }
 
     def position(self, found: PublicCheckpoint) -> dict[str, Any]:
         """See :meth:`HomeEventTrigger.position`."""

@@ -1,10 +1,11 @@
 """Finds checkpoints of a home that were published since the last search. It reads the tables, because the home does not record this."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from airflow_provider.waits.checkpoints import Listing
 from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.control.losses import LossLedger
 from spark_jobs.protocol.documents import Manifest
 from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError
 from spark_jobs.protocol.ids import CheckpointId, PipelineUuid
@@ -42,7 +43,8 @@ class PublicationSearch:
     """
 
     def __init__(self, files: Files, pipeline: PipelineUuid | None, seen: CheckpointId | None) -> None:
-        self._store, self._pipeline, self._seen = CheckpointStore(files), pipeline, seen
+        self._store, self._ledger = CheckpointStore(files), LossLedger(files)
+        self._pipeline, self._seen = pipeline, seen
         self._listing: Listing | None = None
         self._newest: Manifest | None = None
         self._looked_at: object = None
@@ -83,6 +85,7 @@ class PublicationSearch:
         for number in reversed([k for k in unseen if k <= limit]):
             manifest = self._manifest(number)
             if manifest is not None and (tables := versions_with(manifest)):
+                tables = replace(tables, losses=self._ledger.lacking(manifest))
                 found.insert(0, PublicCheckpoint(manifest.pipeline, tables))
                 if self._seen is None:
                     break

@@ -217,6 +217,8 @@ class CheckpointEntry(CutFacts, Answer):
     """True for a sink whose rows are public; None if its table is missing."""
     abandoned: bool = False
     """True if a fresh start has closed its incarnation. Rows that are not public will never be."""
+    exact: bool | None = None
+    """True if a complete checkpoint lacks no rows, except those whose loss is accepted. None for others."""
     error: str | None = None
     """The name of the error of a failed try."""
     problem: str | None = None

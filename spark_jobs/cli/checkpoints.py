@@ -14,6 +14,7 @@ from spark_jobs.cli.answers import CheckpointEntry, CheckpointsAnswer
 from spark_jobs.cli.homes import Publications, open_home
 from spark_jobs.cli.options import Home
 from spark_jobs.cli.terminal import Output, command, output_option
+from spark_jobs.control.losses import LossLedger
 from spark_jobs.protocol.documents import CheckpointKind, Manifest
 from spark_jobs.protocol.history import CheckpointHistory
 from spark_jobs.storage.files import Files
@@ -51,7 +52,11 @@ def _entries(files: Files) -> list[CheckpointEntry]:
     store, public = CheckpointStore(files), Publications()
     history = store.history()
     succeeded = {tried.checkpoint: tried for tried in history if tried.failure is None}
-    complete = [_complete(each, succeeded.get(each.checkpoint), public) for each in store.manifests()]
+    ledger = LossLedger(files)
+    names = ledger.names()
+    complete = [
+        _complete(each, succeeded.get(each.checkpoint), public, ledger.is_exact(each, names)) for each in store.manifests()
+    ]
     corrupt = [
         CheckpointEntry(checkpoint=k, outcome="corrupt", checkpoint_kind=None, problem=error.failed)
         for k, error in store.corrupt().items()
@@ -61,7 +66,7 @@ def _entries(files: Files) -> list[CheckpointEntry]:
     return sorted([*tries, *complete, *corrupt], key=lambda entry: entry.checkpoint)
 
 
-def _complete(manifest: Manifest, tried: CheckpointHistory | None, public: Publications) -> CheckpointEntry:
+def _complete(manifest: Manifest, tried: CheckpointHistory | None, public: Publications, exact: bool) -> CheckpointEntry:
     actions = [cut.actions for cut in manifest.sinks.values()]
     return CheckpointEntry.of(
         *([tried] if tried else []),
@@ -76,6 +81,7 @@ def _complete(manifest: Manifest, tried: CheckpointHistory | None, public: Publi
         size_bytes=sum(file.size_bytes for file in actions),
         published={sink: public.published(cut, manifest.checkpoint) for sink, cut in manifest.sinks.items()},
         abandoned=any(public.abandoned(cut) for cut in manifest.sinks.values()),
+        exact=exact,
     )
 
 
@@ -105,7 +111,7 @@ def _text(answer: CheckpointsAnswer, console: Console) -> list[RenderableType]:
     left_out = [f"{words.count(older)} older ones are left out; --output json has them."] if older else []
     if narrowed:
         left_out.append(f"Not shown because the terminal is too narrow: {', '.join(narrowed)}.")
-    return [made, *left_out, *_ended(shown), *(_problem(entry) for entry in shown if entry.problem)]
+    return [made, *left_out, *_ended(shown), *_not_exact(shown), *(_problem(entry) for entry in shown if entry.problem)]
 
 
 def _fitting(title: str, rows: list[tuple[str | Text, ...]], console: Console) -> tuple[Table, tuple[str, ...]]:
@@ -168,6 +174,12 @@ def _ended(entries: Sequence[CheckpointEntry]) -> list[Text]:
     parts = [f"stage {name}" for name in newest.finished]
     parts += [f"input {name} of stage {stage}" for stage, names in newest.ended_inputs.items() for name in names]
     return [Text(f"At its end in checkpoint {newest.checkpoint}: {', '.join(parts)}.")] if parts else []
+
+
+def _not_exact(entries: Sequence[CheckpointEntry]) -> list[Text]:
+    """Returns a line with the checkpoints that lack rows whose loss is not accepted."""
+    found = [str(entry.checkpoint) for entry in entries if entry.exact is False]
+    return [Text(f"Not exact: {', '.join(found)}. See spark-jobs losses.", style="yellow")] if found else []
 
 
 def _problem(entry: CheckpointEntry) -> Text:

@@ -225,12 +225,16 @@ class LossLedger:
                     loss=loss,
                 )
 
-    def lacking(self, manifest: Manifest) -> tuple[LossId, ...]:
+    def lacking(self, manifest: Manifest, names: LossNames | None = None) -> tuple[LossId, ...]:
         """Returns the losses whose rows a checkpoint lacks, ascending. Those that a person has accepted are not among them.
 
         A loss that the checkpoint names is one of them also if it was undone since: its rows are read for a later checkpoint.
+
+        Args:
+            manifest: The checkpoint.
+            names: Result of :meth:`names`, if it is known.
         """
-        names, named = self.names(), {loss.id for loss in manifest.losses}
+        names, named = self.names() if names is None else names, {loss.id for loss in manifest.losses}
         accepted = names.accepted - names.backfilled
         found = []
         for loss, (number, _) in names.recorded.items():
@@ -243,9 +247,9 @@ class LossLedger:
                 found.append(loss)
         return tuple(found)
 
-    def is_exact(self, manifest: Manifest) -> bool:
-        """Returns True if a checkpoint lacks no rows, except those whose loss a person has accepted."""
-        return not self.lacking(manifest)
+    def is_exact(self, manifest: Manifest, names: LossNames | None = None) -> bool:
+        """Returns True if a checkpoint lacks no rows, except those whose loss a person has accepted. See :meth:`lacking`."""
+        return not self.lacking(manifest, names)
 
     def can_be_backfilled(self) -> list[LossId]:
         """Returns the open losses whose rows were passed over, oldest first."""

@@ -12,15 +12,18 @@ from airflow.sdk.execution_time.context import AssetStateStoreAccessors
 from airflow_provider.triggers.publication import PublicationTrigger
 from airflow_provider.waits.checkpoints import Listing, ListingLook
 from airflow_provider.waits.public_checkpoints import PublicationSearch
+from spark_jobs.control.losses import LossLedger
 from spark_jobs.protocol.documents import CheckpointKind, Manifest, Publish
 from spark_jobs.protocol.errors import StorageError
-from spark_jobs.protocol.ids import CheckpointId, PipelineUuid
+from spark_jobs.protocol.ids import CheckpointId, IncarnationId, InputName, PipelineUuid, RoundNumber, StageName
+from spark_jobs.protocol.losses import LostFile, LostFiles
 from spark_jobs.publication.publisher import publish
 from spark_jobs.storage.open import open_files
 from spark_jobs.waits.limits import LIMITS, WaitLimits
 from tests.airflow.conftest import Homes
 from tests.airflow.deferral import restarted
 from tests.airflow.flights import until
+from tests.support.documents import ATTEMPT
 from tests.support.home_event_triggers import QUICK, StateStore, events_of, next_event
 from tests.support.staged_pipeline import DAILY, HOURLY, PIPELINE, StagedPipeline
 
@@ -120,6 +123,7 @@ def test_each_publication_is_an_event_with_the_tables_versions(staged: StagedPip
         "checkpoint": 1,
         "tables": {name: {"table": staged.tables[name], "version": 1} for name in (DAILY, HOURLY)},
         "behind": [],
+        "exact": True,
     }
     assert (second["checkpoint"], second["tables"][HOURLY]["version"]) == (2, 2)
 
@@ -130,6 +134,18 @@ def test_an_event_names_a_held_table_that_a_checkpoint_is_published_without(stag
     publish(staged.files, sinks=[DAILY])
     (found,) = search(staged).find(ListingLook(staged.files, answers=False)())
     assert (found.checkpoint, list(found.tables), found.tables.behind) == (1, [DAILY], (HOURLY,))
+
+
+def test_an_event_says_whether_the_checkpoint_lacks_rows_of_an_open_loss(staged: StagedPipeline) -> None:
+    ledger = LossLedger(staged.files)
+
+    def lacking() -> None:
+        gone = LostFiles(input=InputName("events"), stage=StageName("hourly"), files=(LostFile(path="a"),))
+        attempt = ATTEMPT.model_copy(update={"incarnation": IncarnationId("first")})
+        publish(staged.files, staged.checkpoint({HOURLY: []}, losses=ledger.record(RoundNumber(2), attempt, [gone])).checkpoint)
+
+    found = events_of(a_trigger(), lambda: make_public(staged), lacking)
+    assert [each["exact"] for each in found] == [True, False]
 
 
 def test_a_restarted_trigger_continues_after_the_events_that_it_sent(

@@ -76,6 +76,10 @@ def test_a_backfilled_loss_is_listed_with_its_checkpoint_and_is_in_no_status(int
 
 
 def test_a_checkpoint_is_exact_once_its_losses_are_accepted(interrupted: UsedHome) -> None:
+    def listed() -> list[object]:
+        answer = document(spark_jobs("checkpoints", "--home", interrupted.url, "--output", "json"))
+        return [each["exact"] for each in answer["checkpoints"]]
+
     assert document(spark_jobs("status", "--home", interrupted.url, "--output", "json"))["exact"] is None
     lose(interrupted, 10)
     (lost,) = LossLedger(interrupted.files).of_round(RoundNumber(1))
@@ -83,6 +87,10 @@ def test_a_checkpoint_is_exact_once_its_losses_are_accepted(interrupted: UsedHom
     for command in ("status", "inspect"):
         assert "no: it lacks rows of inputs" in " ".join(spark_jobs(command, "--home", interrupted.url).stdout.split())
         assert document(spark_jobs(command, "--home", interrupted.url, "--output", "json"))["exact"] is False
+    assert listed() == [False]
+    assert "Not exact: 1. See spark-jobs losses" in spark_jobs("checkpoints", "--home", interrupted.url).stdout
     spark_jobs("accept", "1-1", "--home", interrupted.url, "--reason", "one row of a test")
     for command in ("status", "inspect"):
         assert document(spark_jobs(command, "--home", interrupted.url, "--output", "json"))["exact"] is True
+    assert listed() == [True]
+    assert "Not exact" not in spark_jobs("checkpoints", "--home", interrupted.url).stdout
