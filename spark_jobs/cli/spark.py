@@ -279,7 +279,7 @@ class SparkStart:
         output: File for the output of the JVM while it runs.
         submitted: True uses the Spark that ``spark-submit`` has started.
         neighbours: Modules of the pipeline's folder that Spark's Python workers need.
-        expects_short_run: Returns whether the run ends so soon that Java's second compiler costs more time than it saves.
+        expects_short_run: Returns True if the run is likely to end before Java's second compiler has saved the time that it takes.
         sessions: Starts Spark.
     """
 
@@ -319,7 +319,9 @@ class SparkStart:
             with printing_to(self.output, environment_mask()), _own_interrupts():
                 short = self.expects_short_run()
                 if short:
-                    os.write(2, b"The last run was short: Java starts without its second compiler.\n")
+                    os.write(
+                        2, b"The last run was short: Java starts without its second compiler, and with its serial collector.\n"
+                    )
                 session = self.sessions.start(
                     self.app_name,
                     aside | dict(options.conf),

@@ -499,7 +499,7 @@ def run_project(way: str, root: Path, texts: Mapping[str, str]) -> str:
         command = [sys.executable, "-m", "spark_jobs", "run", str(entry), "--home", str(directory / "home"), "--output", "json"]
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=600)
     else:
-        done = run_spark_pipelines(entry, directory, SMALL, f"{jvm_options.SHORT_RUN} -XX:+UseSerialGC")
+        done = run_spark_pipelines(entry, directory, SMALL, jvm_options.SHORT_RUN)
     assert done.returncode == 0, (done.stdout + done.stderr)[-6_000:]
     return done.stdout
 

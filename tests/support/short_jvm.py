@@ -4,9 +4,9 @@ import os
 
 from spark_jobs.runtime.spark import jvm_options
 
-_COLLECTOR = "-XX:+UseSerialGC -XX:MetaspaceSize=256m -Xms1g -Xmn400m"
-"""Options of the collector. A JVM begins with little memory, and runs a full collection each time that it needs more."""
-SHORT_RUN = {"spark.driver.extraJavaOptions": f"{jvm_options.SHORT_RUN} {_COLLECTOR}"}
+_HEAP = "-Xms1g -Xmn400m"
+"""Options of the heap. A JVM begins with little memory, and runs a full collection each time that it needs more."""
+SHORT_RUN = {"spark.driver.extraJavaOptions": f"{jvm_options.SHORT_RUN} {_HEAP}"}
 
 COMPILED = bool(os.environ.get("SPARK_TESTS_COMPILE"))
 """True for the nightly tests."""

@@ -127,7 +127,7 @@ def start_session(
         jars: Jar files to add.
         py_files: Python files for the executors.
         driver_memory: Memory of the driver, such as ``4g``.
-        for_a_short_run: True for a JVM without Java's second compiler, unless executors have JVMs of their own.
+        for_a_short_run: True for a JVM with the options of a short run, unless executors have JVMs of their own.
 
     Raises:
         MissingRequirementError: Java or Delta's jars are missing, or Delta has no jars for this Spark.
