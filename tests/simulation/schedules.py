@@ -255,15 +255,17 @@ class Schedule:
     def _check_hold(self, blocked: BlockedPublication) -> None:
         """Checks that a table does not wait for another table whose hold lasts.
 
-        The check needs a schedule without other faults: these could block the publication, too.
+        The check needs a process that no fault of the storage has hit: that could have blocked the publication, too.
         """
         current, tables = self.world.current, self.site.tables
-        refused, refused_s = tables.refused.get(current.process, ("", 0.0)) if current else ("", 0.0)
+        if current is None or current.process in self.world.failed:
+            return
+        refused, refused_s = tables.refused.get(current.process, ("", 0.0))
         newest = self.promises.manifests[max(self.promises.manifests)]
-        if self.world.chaos.faults or not refused or not self.promises.hold_lasts(refused, refused_s, newest.number):
+        if not refused or not self.promises.hold_lasts(refused, refused_s, newest.number):
             return
         for sink, path in newest.tables.items():
-            has_refused_itself = current is not None and (current.process, path) in tables.still_refusing
+            has_refused_itself = (current.process, path) in tables.still_refusing
             if path != refused and not has_refused_itself and sink in blocked.waiting:
                 self.promises.break_promise(f"{path} waits for {refused}, whose hold lasts")
 

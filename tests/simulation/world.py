@@ -120,6 +120,8 @@ class World:
         self._last: Actor | None = None
         self._stickiness = self.random.choice((0.0, 0.5, 0.9))
         self._calm = False
+        self.failed = set[Process]()
+        """The processes that a fault of the storage has hit."""
 
     @property
     def current(self) -> Actor | None:
@@ -203,6 +205,7 @@ class World:
         if self._calm or actor is None or not actor.process.mortal or self.chaos.faults <= 0 or self.random.random() > 0.01:
             return None
         self.chaos.faults -= 1
+        self.failed.add(actor.process)
         kind = self.random.choice(kinds)
         self.trace.append(f"{actor.name}: {kind}")
         return kind
