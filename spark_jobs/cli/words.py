@@ -24,6 +24,7 @@ ROWS_OF_CHECKPOINT = "rows of the checkpoint"
 """Heading or unit of rows since the checkpoint before."""
 ROWS_OF_ROUND = "rows of the round"
 """Heading of rows that all checkpoints of a round have added."""
+_LOSSES_SHOWN = 5
 STAGED = Text("staged", style="yellow")
 ABANDONED = Text("abandoned", style="dim")
 
@@ -100,8 +101,10 @@ def blocked(publication: BlockedPublication) -> Text:
 
 
 def losses(found: Sequence[Loss]) -> list[str]:
-    """Returns a sentence for each loss of a round."""
-    return [f"Loss {loss.id}: {goes_on_without(loss)}." for loss in found]
+    """Returns a sentence for each of the last losses of a round, and one about the others."""
+    shown = [f"Loss {loss.id}: {goes_on_without(loss)}." for loss in found[-_LOSSES_SHOWN:]]
+    older = len(found) - len(shown)
+    return [f"{count(older)} more before these. See spark-jobs losses.", *shown] if older else shown
 
 
 def not_exact() -> Text:

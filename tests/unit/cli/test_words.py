@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_jobs.cli import words
-from spark_jobs.protocol.ids import StageName
+from spark_jobs.protocol.ids import InputName, LossId, StageName
+from spark_jobs.protocol.losses import LostOffsets, OffsetRange
 from spark_jobs.protocol.pins import DeltaPin, FilePin, FilesPin, KafkaPin
 from spark_jobs.runtime.stages.watermark import BEGINNING_OF_TIME_MS, END_OF_TIME_MS
 
@@ -35,6 +36,23 @@ def test_every_watermark_has_a_text(watermark_ms: int) -> None:
 )
 def test_a_duration_is_shown_with_a_useful_precision(seconds: float, text: str) -> None:
     assert words.duration(seconds) == text
+
+
+@pytest.mark.parametrize(("lost", "lines"), [(0, 0), (5, 5), (60, 6)])
+def test_only_the_last_losses_of_a_round_are_shown(lost: int, lines: int) -> None:
+    losses = [
+        LostOffsets(
+            id=LossId(f"1-{number}"),
+            input=InputName("events"),
+            stage=StageName("hourly"),
+            topics={"clicks": {0: OffsetRange(first=number, end=number + 1)}},
+        )
+        for number in range(lost)
+    ]
+    shown = words.losses(losses)
+    assert len(shown) == lines
+    assert lost <= 5 or shown[0] == f"{lost - 5} more before these. See spark-jobs losses."
+    assert not lost or f"Loss 1-{lost - 1}: " in shown[-1]
 
 
 def test_a_pin_says_where_an_input_ends() -> None:
