@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +45,7 @@ def figures(site: Site, *, quick: bool, tell: Tell) -> Iterator[Figure]:
     flink = Flink(python)
     for rows, files, turns in ((100_000, 10, 1 if quick else 3), *(() if quick else ((10_000_000, 20, 2),))):
         yield _bounded(site, flink, rows, files, turns, tell)
+    yield _next_run(site, flink, 100_000, 10, 1 if quick else 3, tell)
     for interval_s in (1,) if quick else (1, 5, 10):
         found = {}
         for name, delays_s in (("ours", _ours_live), ("Flink", partial(_flink_live, flink))):
@@ -69,24 +69,56 @@ class Flink:
 
 
 def _bounded(site: Site, flink: Flink, rows: int, files: int, turns: int, tell: Tell) -> Figure:
-    source, numbers = _written(site.directory / f"events-{rows}", rows, files), count()
+    source = _written(site.directory / f"events-{rows}", rows, files)
 
     def ours() -> float:
-        output = site.directory / f"ours-{rows}-{next(numbers)}"
-        options = [f"--home={output}/home", f"--param=source={source}", f"--param=output={output}"]
-        took_s = _process_s([sys.executable, "-m", "spark_jobs", "run", str(_PIPELINE), *options])
+        output = site.new()
+        took_s = _run_s(source, output)
         _check(site, "delta", output, rows)
         return took_s
 
-    def flinks() -> float:
-        output = site.directory / f"flink-{rows}-{next(numbers)}"
-        took_s = _process_s(flink.command("bounded", source, output, 10))
-        _check(site, "parquet", output, rows)
+    name = f"{rows:,} rows in {files} files, three tables"
+    found = in_turn(name, {"ours": ours, "plain": partial(_flink_s, site, flink, source, rows)}, turns, tell, warm=False)
+    return Figure(BOUNDED, name, found["ours"], found["plain"])
+
+
+def _next_run(site: Site, flink: Flink, rows: int, files: int, turns: int, tell: Tell) -> Figure:
+    """The second run in a home, which has as many rows of the week after. Flink reads only these."""
+    weeks = [_written(site.directory / f"week-{week}", rows, files, week) for week in (0, 1)]
+
+    def ours() -> float:
+        output = site.new()
+        source = output / "events"
+        source.mkdir()
+        _arrive(weeks[0], source)
+        _run_s(source, output, "--on-end=suspend")
+        _arrive(weeks[1], source)
+        took_s = _run_s(source, output, "--on-end=drain")
+        _check(site, "delta", output, 2 * rows)
         return took_s
 
-    name = f"{rows:,} rows in {files} files, three tables"
-    found = in_turn(name, {"ours": ours, "plain": flinks}, turns, tell, warm=False)
+    name = f"the next run: {rows:,} more rows in {files} files"
+    found = in_turn(name, {"ours": ours, "plain": partial(_flink_s, site, flink, weeks[1], rows)}, turns, tell, warm=False)
     return Figure(BOUNDED, name, found["ours"], found["plain"])
+
+
+def _arrive(week: Path, source: Path) -> None:
+    for path in week.iterdir():
+        (source / f"{week.name}-{path.name}").hardlink_to(path)
+
+
+def _run_s(source: Path, output: Path, *options: str) -> float:
+    """Returns the duration of a run with its home and its tables in a directory."""
+    places = [f"--home={output}/home", f"--param=source={source}", f"--param=output={output}"]
+    return _process_s([sys.executable, "-m", "spark_jobs", "run", str(_PIPELINE), *places, *options])
+
+
+def _flink_s(site: Site, flink: Flink, source: Path, rows: int) -> float:
+    """Returns the duration of Flink's job with these rows."""
+    output = site.new()
+    took_s = _process_s(flink.command("bounded", source, output, 10))
+    _check(site, "parquet", output, rows)
+    return took_s
 
 
 def _check(site: Site, kind: str, output: Path, rows: int) -> None:
@@ -98,13 +130,13 @@ def _check(site: Site, kind: str, output: Path, rows: int) -> None:
     remove(output)
 
 
-def _written(directory: Path, rows: int, files: int) -> Path:
+def _written(directory: Path, rows: int, files: int, week: int = 0) -> Path:
     """Writes a week of events, whose times are up to ten minutes out of order."""
     directory.mkdir()
     random, share = np.random.default_rng(7), rows // files
     for number in range(files):
         ids = np.arange(number * share, (number + 1) * share)
-        at_s = _BEGINS_S + ids * (_WEEK_S / rows) - random.uniform(0, _SHUFFLED_S, share)
+        at_s = _BEGINS_S + week * _WEEK_S + ids * (_WEEK_S / rows) - random.uniform(0, _SHUFFLED_S, share)
         columns = {
             "id": ids,
             "user": random.integers(0, _USERS, share, dtype=np.int32),
