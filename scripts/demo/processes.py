@@ -13,8 +13,8 @@ from pathlib import Path
 
 import psutil
 
-SHORT_RUN = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Java for a run of a minute: half the processor time of the defaults, which optimise for one of hours."""
+from spark_jobs.runtime.spark.jvm_options import SHORT_RUN
+
 GRACE_S = 5.0
 """Between the request to end and the kill."""
 LEDGER = "processes.json"

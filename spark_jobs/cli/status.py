@@ -70,6 +70,8 @@ def _answer(files: Files, pipeline: PipelineDocument) -> StatusAnswer:
     store, heartbeat = CheckpointStore(files), heartbeats(files)()
     attempt, head, latest = Attempts(files).latest(), store.head(), Rounds(files).latest()
     failures, failure = store.failures_since(head.checkpoint if head else None)
+    ledger = LossLedger(files)
+    names = ledger.names()
     return StatusAnswer(
         pipeline=pipeline.name,
         home=files.url,
@@ -86,8 +88,8 @@ def _answer(files: Files, pipeline: PipelineDocument) -> StatusAnswer:
         checkpoint_failure=failure,
         drained=head.drained if head else False,
         losses=_left_out(files, latest) if latest else (),
-        exact=LossLedger(files).is_exact(head) if head else None,
-        budget_left_rows=read_budgets_left(LossLedger(files), heartbeat),
+        exact=ledger.is_exact(head, names) if head else None,
+        budget_left_rows=read_budgets_left(ledger, heartbeat, names=names),
         error=_newest_error(files),
     )
 
