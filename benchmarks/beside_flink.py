@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pyspark
 from pyspark.sql import DataFrame, SparkSession
 
-from benchmarks.figures import Better, Figure, Kind, Tell, in_turn
+from benchmarks.figures import Better, Figure, Kind, Tell, measured_in_turn
 from benchmarks.freshness import delays, public_versions, share_of
 from benchmarks.live import Live, remove
 from benchmarks.site import Site
@@ -78,8 +78,8 @@ def _bounded(site: Site, flink: Flink, rows: int, files: int, turns: int, tell: 
         return took_s
 
     name = f"{rows:,} rows in {files} files, three tables"
-    found = in_turn(name, {"ours": ours, "plain": partial(_flink_s, site, flink, source, rows)}, turns, tell, warm=False)
-    return Figure(BOUNDED, name, found["ours"], found["plain"])
+    plain = partial(_flink_s, site, flink, source, rows)
+    return measured_in_turn(BOUNDED, name, ours=ours, plain=plain, turns=turns, tell=tell, warm=False)
 
 
 def _next_run(site: Site, flink: Flink, rows: int, files: int, turns: int, tell: Tell) -> Figure:
@@ -98,8 +98,8 @@ def _next_run(site: Site, flink: Flink, rows: int, files: int, turns: int, tell:
         return took_s
 
     name = f"the next run: {rows:,} more rows in {files} files"
-    found = in_turn(name, {"ours": ours, "plain": partial(_flink_s, site, flink, weeks[1], rows)}, turns, tell, warm=False)
-    return Figure(BOUNDED, name, found["ours"], found["plain"])
+    plain = partial(_flink_s, site, flink, weeks[1], rows)
+    return measured_in_turn(BOUNDED, name, ours=ours, plain=plain, turns=turns, tell=tell, warm=False)
 
 
 def _arrive(week: Path, source: Path) -> None:
