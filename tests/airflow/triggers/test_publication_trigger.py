@@ -22,7 +22,7 @@ from spark_jobs.storage.open import open_files
 from spark_jobs.waits.limits import LIMITS, WaitLimits
 from tests.airflow.conftest import Homes
 from tests.airflow.deferral import restarted
-from tests.airflow.flights import until
+from tests.airflow.flights import TaskLog, log_of, until
 from tests.support.documents import ATTEMPT
 from tests.support.home_event_triggers import QUICK, StateStore, events_of, next_event
 from tests.support.staged_pipeline import DAILY, HOURLY, PIPELINE, StagedPipeline
@@ -37,6 +37,11 @@ def staged(homes: Homes) -> StagedPipeline:
     found.make_table(HOURLY)
     found.make_table(DAILY)
     return found
+
+
+@pytest.fixture
+def publication_log(monkeypatch: pytest.MonkeyPatch) -> TaskLog:
+    return log_of(monkeypatch, PublicationTrigger)
 
 
 def complete(staged: StagedPipeline) -> Manifest:
@@ -206,13 +211,11 @@ def test_each_event_of_an_endless_series_is_stored_once_it_is_old_enough(
     assert 1 <= kept["checkpoint"] <= 5
 
 
-def test_a_trigger_that_two_assets_share_works_without_stored_state(
-    staged: StagedPipeline, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_trigger_that_two_assets_share_works_without_stored_state(staged: StagedPipeline, publication_log: TaskLog) -> None:
     two = AssetStateStoreAccessors(inlets=[Asset("one"), Asset("another")])
     (event,) = events_of(a_trigger(cast(Any, two)), lambda: make_public(staged))
     assert event["checkpoint"] == 1
-    assert "is not stored, because several assets share its watcher" in capsys.readouterr().out
+    assert "is not stored, because several assets share its watcher" in publication_log.text
 
 
 @pytest.mark.parametrize("interval_s", [0.0, -1.0])
@@ -221,23 +224,24 @@ def test_a_trigger_without_a_pause_between_looks_is_refused_when_its_dag_is_pars
         PublicationTrigger(home="flights", poll_interval_s=interval_s)
 
 
-def test_a_home_outside_the_roots_is_never_read(homes: Homes, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_home_outside_the_roots_is_never_read(homes: Homes, publication_log: TaskLog) -> None:
     trigger = a_trigger(home="/etc")
 
     async def work() -> None:
         async with aclosing(cast(Any, trigger.run())) as events:
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(anext(events), 0.5)
+            waiting = asyncio.create_task(next_event(events))
+            await asyncio.to_thread(until, lambda: "inside none of the connection's home roots" in publication_log.text)
+            assert waiting.cancel(), "there was no event"
+            await asyncio.gather(waiting, return_exceptions=True)
 
     asyncio.run(work())
-    assert "inside none of the connection's home roots" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     "hangs", ["airflow_provider.triggers.home_events.open_allowed_home", f"{PublicationSearch.__module__}.PublicationSearch.find"]
 )
 def test_a_storage_that_does_not_answer_is_logged_and_read_again(
-    staged: StagedPipeline, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], hangs: str
+    staged: StagedPipeline, monkeypatch: pytest.MonkeyPatch, publication_log: TaskLog, hangs: str
 ) -> None:
     trigger = a_trigger()
     trigger.retry_after_s, trigger.wait_limits = 0.05, WaitLimits(storage_s=0.2)
@@ -248,35 +252,28 @@ def test_a_storage_that_does_not_answer_is_logged_and_read_again(
         back.wait(30.0)
         raise StorageError("The mount was away.", safe="Nothing was changed.", remedy="Look again.")
 
-    async def work() -> dict[str, Any]:
-        async with aclosing(cast(Any, trigger.run())) as events:
-            with monkeypatch.context() as hung:
-                hung.setattr(hangs, hang)
-                waiting = asyncio.create_task(next_event(events))
-                await asyncio.sleep(1.0)
-            back.set()
-            trigger.wait_limits = LIMITS
-            return await waiting
+    def answers_again() -> None:
+        until(lambda: "cannot be read: the storage does not answer" in publication_log.text)
+        hung.undo()
+        trigger.wait_limits = LIMITS
+        back.set()
 
-    assert asyncio.run(work())["checkpoint"] == 1
-    assert "cannot be read: the storage does not answer" in capsys.readouterr().out
+    with monkeypatch.context() as hung:
+        hung.setattr(hangs, hang)
+        (event,) = events_of(trigger, answers_again)
+    assert event["checkpoint"] == 1
 
 
-def test_an_unreadable_table_log_does_not_end_the_trigger(
-    staged: StagedPipeline, homes: Homes, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unreadable_table_log_does_not_end_the_trigger(staged: StagedPipeline, homes: Homes, publication_log: TaskLog) -> None:
     make_public(staged)
     log = homes.root / "tables" / HOURLY / "_delta_log"
     log.rename(log.with_name("away"))
     trigger = a_trigger()
     trigger.retry_after_s = 0.05
 
-    async def work() -> dict[str, Any]:
-        async with aclosing(cast(Any, trigger.run())) as events:
-            waiting = asyncio.create_task(next_event(events))
-            await asyncio.sleep(0.5)
-            log.with_name("away").rename(log)
-            return await waiting
+    def comes_back() -> None:
+        until(lambda: "cannot be read" in publication_log.text)
+        log.with_name("away").rename(log)
 
-    assert asyncio.run(work())["checkpoint"] == 1
-    assert "cannot be read" in capsys.readouterr().out
+    (event,) = events_of(trigger, comes_back)
+    assert event["checkpoint"] == 1
