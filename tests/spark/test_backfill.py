@@ -381,6 +381,8 @@ def test_a_later_backfill_on_another_host_fences_the_first_and_each_row_is_publi
     assert ids(site.tables / "versions") == list(range(40))
 
 
+# A backfill that dies at each step and another loss are tested by day, each by itself.
+@pytest.mark.nightly
 def test_another_loss_of_an_older_round_can_be_backfilled_after_a_failed_backfill(site: Site, tmp_path: Path) -> None:
     numbers = FilesAndVersions(site, tmp_path)
     read = {"versions": numbers.read["versions"]}

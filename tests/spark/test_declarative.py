@@ -352,6 +352,8 @@ OF_USERS = {
 }
 
 
+# The first run of views over tables is tested by day, and stages that compute again have test_stages_that_read_tables.py.
+@pytest.mark.nightly
 def test_views_of_other_tables_are_computed_again_by_each_run(site: Site, tmp_path: Path) -> None:
     entry = project(tmp_path, views_py=VIEWS_PY, views_sql=VIEWS_SQL)
     specification = Path(entry)
@@ -641,6 +643,8 @@ OF_DAY = {
 }
 
 
+# By day each table of a project is compared with a batch query; the next run of a project has other tests.
+@pytest.mark.nightly
 def test_both_commands_make_equal_tables_in_a_catalog_and_ours_finds_them_in_the_next_run(site: Site, tmp_path: Path) -> None:
     texts = {"day.py": DAY_PY, "day.sql": DAY_SQL}
     deliver(tmp_path, 0, 100)

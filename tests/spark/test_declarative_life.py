@@ -211,6 +211,8 @@ def test_a_changed_flow_is_computed_again_by_a_full_refresh_of_its_table(library
     assert_same(public(library.site.tables / "fees"), answer(library.batch().sql(expected)))
 
 
+# test_full_refresh.py has the refusal for pipelines.
+@pytest.mark.nightly
 def test_a_table_of_a_project_with_rows_of_others_is_not_refreshed(library: Library) -> None:
     library.run()
     fees = library.site.tables / "fees"

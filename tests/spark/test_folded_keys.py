@@ -48,6 +48,8 @@ def data_in(table: Path) -> set[str]:
     return {str(path.relative_to(table)) for path in table.rglob("*.parquet") if "_delta_log" not in path.parts}
 
 
+# tests/unit/publication/test_deleted_keys.py has two hundred rounds without Spark.
+@pytest.mark.nightly
 def test_the_table_of_deleted_keys_stays_small_over_many_rounds_and_every_row_is_right(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -128,7 +128,10 @@ MODES: Mapping[str, tuple[SinkMode, bool, Answer]] = {
 SEEDS = [(1, 2), *(pytest.param(seed, 4, marks=pytest.mark.nightly) for seed in range(2, 26))]
 
 
-@pytest.mark.parametrize("name", MODES)
+# Upserts and inserts with a sequence are merged in both ways, and into equal tables, in test_merges_both_ways.py.
+@pytest.mark.parametrize(
+    "name", ["history", "insert by batch", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("upsert", "insert"))]
+)
 @pytest.mark.parametrize(("seed", "publications"), SEEDS)
 def test_a_table_with_keys_equals_the_answer_over_all_changes(
     spark: SparkSession, tmp_path: Path, name: str, seed: int, publications: int

@@ -61,7 +61,7 @@ def site(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Site:
     return site
 
 
-@pytest.fixture(scope="module", params=["daily", "distinct"])
+@pytest.fixture(scope="module", params=["daily", pytest.param("distinct", marks=pytest.mark.nightly)])
 def bare(spark: SparkSession, site: Site, request: pytest.FixtureRequest) -> tuple[str, Bare]:
     name = str(request.param)
     frame = _one_version_a_batch(spark, site).withWatermark("ts", DELAY)

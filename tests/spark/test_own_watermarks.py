@@ -70,7 +70,13 @@ def _batch(site: Site, events: Path, condition: str = "true") -> list[Row]:
     return sorted(_hours(site.spark.read.schema(COLUMNS).json(str(events)).where(condition)).collect())
 
 
-@pytest.mark.parametrize("declared", [False, True], ids=["no declared watermark", "another declared watermark"])
+@pytest.mark.parametrize(
+    "declared",
+    [
+        pytest.param(False, id="no declared watermark", marks=pytest.mark.nightly),
+        pytest.param(True, id="another declared watermark"),
+    ],
+)
 def test_each_stage_closes_windows_by_the_delay_that_it_sets_and_a_drain_closes_all(
     site: Site, tmp_path: Path, declared: bool
 ) -> None:

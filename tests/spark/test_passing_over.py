@@ -216,6 +216,8 @@ def every_kind_of_stage(site: Site, events: Events, score: Callable[[str], Colum
     return pipeline
 
 
+# Kinds of sources, with bad rows in batches anywhere, are tested by day.
+@pytest.mark.nightly
 def test_every_kind_of_stage_goes_on_without_bad_rows_in_its_first_a_later_and_its_last_batch(site: Site, tmp_path: Path) -> None:
     events = Events(tmp_path / "events", bounded=True)
     events.later(9, 10, 10, 10, 10, 9)

@@ -22,7 +22,7 @@ from tests.spark.rows import answer, assert_same, public, public_count
 from tests.support.command_line import document, spark_jobs
 from tests.support.damage import flipped
 from tests.support.file_systems import elsewhere
-from tests.support.growing_table import Events, bounded_at_night, bounded_too, events_of
+from tests.support.growing_table import Events, bounded_at_night, events_of
 from tests.support.object_store import object_store
 from tests.support.running import Running, lose
 from tests.support.running_minutes import closed_minutes, goes_on_until_all_is_shown, ids, minutes_of, three_stages
@@ -84,7 +84,7 @@ def test_a_savepoint_in_an_object_store_is_all_that_the_next_start_needs(site: S
     assert_same(public(site.tables / "minutes"), answer(closed_minutes(site, events.rows)))
 
 
-@bounded_too
+@bounded_at_night
 def test_a_fork_into_other_tables_leaves_the_original_alone(site: Site, events: Events, tmp_path: Path) -> None:
     events.later(100, 100)
     pipeline = three_stages(site, events, interval="1 hour")

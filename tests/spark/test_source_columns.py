@@ -468,8 +468,15 @@ def test_a_schema_log_of_the_user_is_refused_with_a_remedy(site: Site) -> None:
     assert copied(site) == expected(people, "id")
 
 
-@pytest.mark.parametrize("file_format", ["json", "parquet"])
-@pytest.mark.parametrize("bounded", [True, False])
+@pytest.mark.parametrize(
+    ("bounded", "file_format"),
+    [
+        (True, "json"),
+        (False, "parquet"),
+        pytest.param(True, "parquet", marks=pytest.mark.nightly),
+        pytest.param(False, "json", marks=pytest.mark.nightly),
+    ],
+)
 def test_files_whose_inferred_schema_grows_have_their_new_columns(
     site: Site, inferring: None, file_format: str, bounded: bool
 ) -> None:

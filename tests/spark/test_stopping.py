@@ -149,7 +149,7 @@ def test_a_batch_that_a_stop_refuses_is_no_error_in_sparks_log(site: Site, event
     assert str(log4j.LogManager.getLogger("org.apache.spark.sql.execution.streaming").getLevel()) == "ERROR", "as before"
 
 
-@bounded_too
+@bounded_at_night
 def test_a_pipeline_that_was_stopped_goes_on_as_if_nothing_had_happened(site: Site, events: Events) -> None:
     events.later(300)
     pipeline = three_stages(site, events, interval="1 hour")

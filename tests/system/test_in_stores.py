@@ -97,12 +97,12 @@ def cluster(tmp_path: Path, in_s3: str, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 @pytest.fixture(
     params=[
-        "in_hdfs",
         "all_work_in_s3",
         pytest.param("in_azure", marks=pytest.mark.azure),
         pytest.param("in_google", marks=[pytest.mark.google, pytest.mark.nightly]),
         pytest.param("all_work_in_azure", marks=[pytest.mark.azure, pytest.mark.nightly]),
         pytest.param("in_s3", marks=pytest.mark.nightly),
+        pytest.param("in_hdfs", marks=pytest.mark.nightly),
         pytest.param("in_versitygw", marks=[pytest.mark.versitygw, pytest.mark.nightly]),
         pytest.param("all_work_in_hdfs", marks=pytest.mark.nightly),
         pytest.param("on_a_cluster", marks=pytest.mark.nightly),
