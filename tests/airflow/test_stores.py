@@ -4,9 +4,9 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from unittest.mock import Mock
 
 import pyarrow as pa
@@ -16,11 +16,14 @@ from deltalake import write_deltalake
 
 from airflow_provider.drivers.local_driver import start_local_driver
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
+from airflow_provider.operators.publish_checkpoint import PublishCheckpointOperator
 from airflow_provider.stores import read_store, use_store_from_afar
 from airflow_provider.triggers.home import HomeTrigger
+from airflow_provider.triggers.publication import PublicationTrigger
 from airflow_provider.version_compat import AirflowNotFoundException
 from airflow_provider.waits.pipeline_states import StateWait
 from airflow_provider.waits.public_checkpoints import _newest_commit
+from spark_jobs.protocol.documents import Publish
 from spark_jobs.protocol.errors import InvalidParameterError, MissingRequirementError
 from spark_jobs.publication.delta_rs import open_table
 from spark_jobs.storage import object_store_settings
@@ -29,16 +32,25 @@ from spark_jobs.storage.google_settings import GoogleSettings
 from spark_jobs.storage.open import open_place
 from spark_jobs.storage.s3_settings import S3Credentials, S3Settings
 from spark_jobs.storage.store_settings import ObjectStoreSettings
+from tests.airflow.flights import context
 from tests.support.azurite import KEY, azurite
+from tests.support.home_event_triggers import QUICK, events_of
 from tests.support.object_store import object_store
+from tests.support.staged_in_s3 import PipelineInS3
+from tests.support.staged_pipeline import HOURLY
 
 KEYS = {"login": "AKIA1", "password": "of-the-connection"}
 
 
-@pytest.fixture(autouse=True)
-def no_stores(monkeypatch: pytest.MonkeyPatch) -> None:
+def in_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets this process forget the stores that connections have named."""
     monkeypatch.setattr(object_store_settings, "_of_names", {})
     monkeypatch.setattr(object_store_settings, "_of_roots", {})
+
+
+@pytest.fixture(autouse=True)
+def no_stores(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_another_process(monkeypatch)
 
 
 @pytest.fixture
@@ -226,6 +238,23 @@ def test_a_trigger_opens_a_home_with_the_credentials_of_its_tasks_connection(sto
     assert isinstance(known, S3Settings)
     assert known.credentials is not None
     assert known.credentials.access_key_id == lake["login"]
+
+
+def test_a_worker_and_a_triggerer_with_only_the_connection_publish_and_see_the_publication(
+    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    StreamPipelineHook("flights").files("orders")
+    pipeline = PipelineInS3(store, tmp_path, "homes/orders")
+    table = pipeline.make_table(HOURLY)
+    pipeline.checkpoint({HOURLY: [(1, "a"), (2, "b")]}, publish=Publish.EXTERNAL)
+    in_another_process(monkeypatch)
+    operator = PublishCheckpointOperator(task_id="publish", pipelines="orders", conn_id="flights")
+    (facts,) = cast(Mapping[str, Any], operator.execute(context())).values()
+    assert (facts["checkpoint"], facts["sinks"]["hourly"]["version"]) == (1, 1)
+    in_another_process(monkeypatch)
+    (event,) = events_of(PublicationTrigger(home="orders", conn_id="flights", **QUICK), lambda: None)
+    assert (event["checkpoint"], event["tables"]) == (1, {"hourly": {"table": table, "version": 1}})
+    assert pipeline.commits(HOURLY) == [1]
 
 
 def test_a_driver_has_the_store_in_its_environment_instead_of_the_workers(

@@ -3,7 +3,9 @@
 The publisher and the others are delta-rs here; tests/spark/test_foreign_writers.py has those with Spark.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -12,12 +14,25 @@ from deltalake import DeltaTable, write_deltalake
 from spark_jobs.protocol.documents import Publisher
 from spark_jobs.publication.publisher import WITHOUT_SPARK
 from tests.support.crowds import DeltaRsWriter, race, rounds
+from tests.support.object_store import object_store_apart
 from tests.support.publication_schedules import Case, assert_right_or_refused, cases, sampled
 from tests.support.replaced_commits import assert_found_out_later, assert_made_again_at_once
 from tests.support.seeds import seed
 from tests.support.sink_kinds import Kind
+from tests.support.staged_in_s3 import PipelineInS3
+from tests.support.staged_pipeline import StagedPipeline
+from tests.support.systems import quick
+from tests.support.versitygw import versitygw
 
 __all__ = ["seed"]
+
+
+@pytest.fixture(scope="module", params=["moto", pytest.param("versitygw", marks=[pytest.mark.versitygw, pytest.mark.nightly])])
+def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    server = versitygw(tmp_path_factory.mktemp("versitygw")) if request.param == "versitygw" else object_store_apart()
+    with server as place:
+        yield place
+
 
 WITHOUT_A_JVM = cases(Publisher.DELTA_RS, (Kind.APPEND, Kind.COMPLETE), by_spark=False)
 
@@ -40,7 +55,17 @@ def test_a_publication_whose_commit_is_replaced_later_is_reported(tmp_path: Path
 def test_several_publishers_among_many_writers_publish_each_checkpoint_once(
     tmp_path: Path, seed: int, kind: Kind, round_: int
 ) -> None:
-    race(tmp_path, f"{seed} {round_}", kind, Publisher.DELTA_RS, WITHOUT_SPARK, DeltaRsWriter)
+    pipeline = StagedPipeline(quick(tmp_path / "home"), tmp_path)
+    race(pipeline, f"{seed} {round_}", kind, Publisher.DELTA_RS, WITHOUT_SPARK, DeltaRsWriter)
+
+
+@pytest.mark.parametrize("kind", [Kind.APPEND, Kind.COMPLETE])
+@pytest.mark.parametrize("round_", rounds(sample=1, at_night=50))
+def test_several_publishers_among_many_writers_publish_each_checkpoint_once_in_s3(
+    tmp_path: Path, store: str, seed: int, kind: Kind, round_: int
+) -> None:
+    pipeline = PipelineInS3(f"{store}/{uuid4()}", tmp_path)
+    race(pipeline, f"{seed} {round_}", kind, Publisher.DELTA_RS, WITHOUT_SPARK, DeltaRsWriter)
 
 
 def test_two_concurrent_compactions_by_delta_rs_double_the_rows(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import multiprocessing
 import random
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from multiprocessing.synchronize import Barrier as ProcessBarrier
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.protocol.documents import Publisher, SinkResult
 from spark_jobs.protocol.ids import SinkName
+from spark_jobs.publication.conditional_log_store import make_commits_conditional
 from spark_jobs.publication.publisher import publish
 from spark_jobs.publication.transactions import Publishers
 from spark_jobs.runtime.spark.session import start_session
@@ -32,7 +34,9 @@ from tests.support.seeds import seed
 from tests.support.short_jvm import FEW_ROWS
 from tests.support.sink_kinds import Kind, Reference, graves_in
 from tests.support.spark_writers import SparkWriter, assert_clones_are_versions
-from tests.support.staged_pipeline import HOURLY
+from tests.support.staged_in_s3 import PipelineInS3
+from tests.support.staged_pipeline import HOURLY, StagedPipeline
+from tests.support.systems import quick
 
 __all__ = ["seed"]
 
@@ -96,13 +100,26 @@ def test_several_publishers_among_many_writers_publish_each_checkpoint_once(
 ) -> None:
     crowd: list[SparkWriter] = []
 
-    def writer(table: Path, draw: random.Random, name: int) -> SparkWriter:
+    def writer(table: str, draw: random.Random, name: int) -> SparkWriter:
         crowd.append(SparkWriter(spark, table, draw, name))
         return crowd[-1]
 
     size = Size() if round_ else Size(checkpoints=2, actions=4)
-    versions = race(tmp_path, f"{seed} {round_}", kind, Publisher.SPARK, Publishers(lambda: spark), writer, size)
+    pipeline = StagedPipeline(quick(tmp_path / "home"), tmp_path)
+    versions = race(pipeline, f"{seed} {round_}", kind, Publisher.SPARK, Publishers(lambda: spark), writer, size)
     assert_clones_are_versions(crowd, spark, versions)
+
+
+@pytest.mark.stores
+@pytest.mark.parametrize("round_", rounds(sample=1, at_night=50))
+def test_several_publishers_among_many_writers_publish_each_checkpoint_once_in_s3(
+    tmp_path: Path, store: str, spark: SparkSession, seed: int, round_: int
+) -> None:
+    pipeline = PipelineInS3(f"{store}/{tmp_path.name}", tmp_path)
+    make_commits_conditional(spark, pipeline.files.url)
+    size = Size() if round_ else Size(checkpoints=2, actions=4)
+    writer = partial(SparkWriter, spark)
+    race(pipeline, f"{seed} {round_}", Kind.APPEND, Publisher.SPARK, Publishers(lambda: spark), writer, size)
 
 
 class Worker:

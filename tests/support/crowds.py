@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from pathlib import Path
 from threading import Barrier
 from typing import Any, ClassVar
 
@@ -27,29 +26,33 @@ from spark_jobs.protocol.documents import Publish, Publisher
 from spark_jobs.protocol.errors import ConflictError, UnsupportedTableError
 from spark_jobs.publication.publisher import publish
 from spark_jobs.publication.transactions import Publishers
-from tests.support.delta_logs import commits
 from tests.support.sink_kinds import Kind, Reference, Rows, cut_of, graves_in, rows_in
-from tests.support.staged_pipeline import HOURLY, SCHEMA, Row, StagedPipeline, path_of
-from tests.support.systems import quick
+from tests.support.staged_pipeline import HOURLY, SCHEMA, Row, StagedPipeline
 
 CHECKPOINTS = 4
 """The greatest number of checkpoints, and so of the product's transaction ids."""
+IN_A_STORE = {"allow_http": "true"}
+"""Options of delta-rs for a table in a store. It ignores them for a directory."""
 NOTE = "userMetadata"
 """The key of a commit's info in which a writer records its action, with delta-rs and with Spark."""
+
+
+def opened(table: str, version: int | None = None) -> DeltaTable:
+    return DeltaTable(table, version=version, storage_options=IN_A_STORE)
 
 
 class Writer(ABC):
     """Changes a table in a random order. An action that was refused counts as not done.
 
     Args:
-        table: The table's directory.
+        table: The URL of the table.
         draw: The source of random numbers.
         name: The writer's own number.
     """
 
     refusals: ClassVar[tuple[type[Exception], ...]]
 
-    def __init__(self, table: Path, draw: random.Random, name: int) -> None:
+    def __init__(self, table: str, draw: random.Random, name: int) -> None:
         self._table, self._draw, self._name = table, draw, name
         self._ids = count(1000 * name)
         self.appended: set[int] = set()
@@ -83,7 +86,7 @@ class Writer(ABC):
         return self._draw.randint(1, CHECKPOINTS)
 
     def _some_version(self) -> int:
-        newest = DeltaTable(str(self._table)).version()
+        newest = opened(self._table).version()
         return self._draw.randint(max(0, newest - 4), newest)
 
 
@@ -114,10 +117,10 @@ class DeltaRsWriter(Writer):
     def append(self, number: int) -> None:
         row = pa.table({"id": [number], "day": ["x"]}, SCHEMA)
         note = self._note("append", id=number)
-        write_deltalake(self._table, row, mode="append", schema_mode="merge", commit_properties=note)
+        write_deltalake(self._table, row, mode="append", schema_mode="merge", commit_properties=note, storage_options=IN_A_STORE)
 
     def _open(self) -> DeltaTable:
-        return DeltaTable(str(self._table))
+        return opened(self._table)
 
     def _note(self, did: str, **what: int) -> CommitProperties:
         return CommitProperties(custom_metadata={NOTE: noted(did, **what)})
@@ -157,12 +160,12 @@ class Size:
 
 
 def race(
-    directory: Path,
+    pipeline: StagedPipeline,
     seed: str,
     kind: Kind,
     publisher: Publisher,
     publishers: Publishers,
-    writer: Callable[[Path, random.Random, int], Writer],
+    writer: Callable[[str, random.Random, int], Writer],
     size: Size = Size(),
 ) -> list[Rows]:
     """Runs two publishers and two other writers at once. Compares each version of the table with the order in its log.
@@ -170,8 +173,7 @@ def race(
     Returns:
         The rows of each version.
     """
-    pipeline = StagedPipeline(quick(directory / "home"), directory)
-    table = path_of(pipeline.make_table(HOURLY))
+    table = pipeline.make_table(HOURLY)
     cut = cut_of(pipeline, publisher, kind)
     draw = random.Random(seed)
     staged = {number: _drawn(kind, number, draw) for number in range(1, size.checkpoints + 1)}
@@ -193,14 +195,14 @@ def race(
             each.result()
     crowd[0].undo()
     publish(pipeline.files, publishers=publishers)
-    newest = DeltaTable(str(table)).version()
+    newest = opened(table).version()
     publish(pipeline.files, publishers=publishers)
-    assert DeltaTable(str(table)).version() == newest, "publishing again changes nothing"
+    assert opened(table).version() == newest, "publishing again changes nothing"
     reference = Reference(kind)
-    versions = _in_order(table, reference, staged)
+    versions = _in_order(pipeline, reference, staged)
     assert graves_in(cut) == reference.graves
     assert pipeline.commits(HOURLY) == ([size.checkpoints] if kind is Kind.COMPLETE else list(staged))
-    notes = [note for note in map(_note_of, commits(table)) if note]
+    notes = [note for note in map(_note_of, pipeline.log()) if note]
     assert {note["id"] for note in notes if note["did"] == "append"} == set().union(*(other.appended for other in crowd))
     return versions
 
@@ -221,11 +223,11 @@ def _drawn(kind: Kind, number: int, draw: random.Random) -> list[Row]:
     return [(draw.randint(1, CHECKPOINTS), draw.choice([None, "b", "d", "d!", "f", "h!", "v", "v!"])) for _ in range(5)]
 
 
-def _in_order(table: Path, reference: Reference, staged: dict[int, list[Row]]) -> list[Rows]:
+def _in_order(pipeline: StagedPipeline, reference: Reference, staged: dict[int, list[Row]]) -> list[Rows]:
     """Repeats all actions in the order of the log. Checks that every version has the same rows."""
     versions: list[Rows] = []
-    log = commits(table)
-    assert len(log) == DeltaTable(str(table)).version() + 1, "the log has a gap"
+    log, table = pipeline.log(), pipeline.tables[HOURLY]
+    assert len(log) == opened(table).version() + 1, "the log has a gap"
     for version, commit in enumerate(log):
         published = [action["txn"]["version"] for action in commit if "txn" in action]
         note = _note_of(commit)
@@ -235,7 +237,7 @@ def _in_order(table: Path, reference: Reference, staged: dict[int, list[Row]]) -
             assert note, f"nobody has noted what version {version} is: {commit}"
             reference.rows = _done(note, reference.rows, versions)
         versions.append(sorted(reference.rows, key=str))
-        assert rows_in(DeltaTable(str(table), version=version).to_pyarrow_table()) == versions[-1], (version, note, published)
+        assert rows_in(opened(table, version).to_pyarrow_table()) == versions[-1], (version, note, published)
     return versions
 
 

@@ -2,10 +2,13 @@
 
 import logging
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from threading import Lock, Thread
 from typing import Any
 from urllib.request import Request, urlopen
@@ -69,6 +72,31 @@ def object_store(silence: "Lock | None" = None, requests: Requests | None = None
         for path, method in (("moto-api/reset", "POST"), (BUCKET, "PUT"), (GOOGLE_BUCKET, "PUT")):
             urlopen(Request(f"{url}/{path}", method=method), timeout=30).close()
         yield f"s3://{BUCKET}"
+
+
+@contextmanager
+def object_store_apart() -> Iterator[str]:
+    """Starts a server as :func:`object_store` does, in a process of its own.
+
+    Some calls of delta-rs, such as a restore, wait for the store without letting other threads of Python run.
+    """
+    program = "from tests.support.object_store import serve; serve()"
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", program], cwd=Path(__file__).parents[2], **pipes) as server:
+        assert server.stdout
+        assert server.stdin
+        url = server.stdout.readline().strip()
+        with server.stdin, s3_environment(url):
+            urlopen(Request(f"{url}/{BUCKET}", method="PUT"), timeout=30).close()
+            yield f"s3://{BUCKET}"
+
+
+def serve() -> None:
+    """Serves until standard input ends. The first line of standard output is the server's URL."""
+    with _server(Lock(), Requests()) as url:
+        sys.stdout.write(f"{url}\n")
+        sys.stdout.flush()
+        sys.stdin.read()
 
 
 @contextmanager

@@ -223,7 +223,7 @@ def _assert_remembered(case: Case, found: Graves) -> None:
     assert found == reference.graves
 
 
-def rows_of(table: Path, spark: "SparkSession | None") -> Rows:
+def rows_of(table: Path | str, spark: "SparkSession | None") -> Rows:
     """Returns the rows of a table, sorted. Spark reads them if there is a session."""
     return rows_in(
         DeltaTable(str(table)).to_pyarrow_table() if spark is None else spark.read.format("delta").load(str(table)).toArrow()

@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from delta.exceptions import DeltaConcurrentModificationException
 from pyspark.errors import PySparkException
@@ -21,10 +20,10 @@ class SparkWriter(Writer):
 
     refusals = (PySparkException, DeltaConcurrentModificationException)
 
-    def __init__(self, spark: SparkSession, table: Path, draw: random.Random, name: int) -> None:
+    def __init__(self, spark: SparkSession, table: str, draw: random.Random, name: int) -> None:
         super().__init__(table, draw, name)
         self._spark = spark.newSession()
-        self.clones: list[Path] = []
+        self.clones: list[str] = []
 
     def actions(self) -> Sequence[tuple[Callable[[], object], int]]:
         return [
@@ -64,12 +63,12 @@ class SparkWriter(Writer):
         self._do(f"RESTORE TABLE {{table}} TO VERSION AS OF {version}", "restore", version=version)
 
     def _clone(self) -> None:
-        clone = self._table.with_name(f"clone {self._name} {len(self.clones)}")
+        clone = f"{self._table} clone {self._name} {len(self.clones)}"
         self._do(f"CREATE TABLE delta.`{clone}` SHALLOW CLONE {{table}}", "clone")
         self.clones.append(clone)
 
     def _add_column(self) -> None:
-        number = len(self._spark.read.format("delta").load(str(self._table)).columns)
+        number = len(self._spark.read.format("delta").load(self._table).columns)
         self._do(f"ALTER TABLE {{table}} ADD COLUMNS (note_{number} STRING)", "add a column")
 
 

@@ -42,6 +42,7 @@ from spark_jobs.publication.delta_rs import open_table
 from spark_jobs.publication.publisher import WITHOUT_SPARK, SinkIncarnation, close_incarnation
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.open import open_files
+from tests.support.delta_logs import Action, commits
 
 PIPELINE = PipelineUuid("11111111-1111-1111-1111-111111111111")
 ANOTHER = PipelineUuid("another")
@@ -246,11 +247,13 @@ class StagedPipeline:
         table = DeltaTable(self.tables[sink], version=version).to_pyarrow_table()
         return sorted(zip(table["id"].to_pylist(), table["day"].to_pylist(), strict=True), key=str)
 
+    def log(self, sink: SinkName = HOURLY) -> list[list[Action]]:
+        """Returns the actions of each version of the table."""
+        return commits(path_of(self.tables[sink]))
+
     def commits(self, sink: SinkName) -> list[int]:
         """Returns the version of each SetTransaction in the table's log, in order, of any writer."""
-        log = sorted((path_of(self.tables[sink]) / "_delta_log").glob("*.json"))
-        actions = [json.loads(line) for path in log for line in path.read_text().splitlines()]
-        return [action["txn"]["version"] for action in actions if "txn" in action]
+        return [action["txn"]["version"] for commit in self.log(sink) for action in commit if "txn" in action]
 
 
 def path_of(uri: str) -> Path:

@@ -1,9 +1,7 @@
 """A publication with home and table in S3: the requests that it makes, counted at the server, and the staged files that it refuses."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
-from urllib.parse import unquote
 from uuid import uuid4
 
 import pytest
@@ -16,47 +14,11 @@ from spark_jobs.publication import pending
 from spark_jobs.publication.delta_rs import open_table
 from spark_jobs.publication.publisher import WITHOUT_SPARK, plan_publication, publish
 from spark_jobs.storage.files import Files
-from spark_jobs.storage.local import LocalFiles
-from spark_jobs.storage.open import open_place
-from spark_jobs.storage.table_uris import table_files, table_uri
 from tests.support.object_store import Requests, object_store
-from tests.support.staged_pipeline import DAILY, HOURLY, Row, StagedPipeline
+from tests.support.staged_in_s3 import PipelineInS3
+from tests.support.staged_pipeline import DAILY, HOURLY
 
 FILES = 5
-
-
-class PipelineInS3(StagedPipeline):
-    """Its tables and staged files are made in directories, and copied into the store."""
-
-    def __init__(self, store: str, directory: Path) -> None:
-        super().__init__(open_place(f"{store}/home"), directory)
-        self._store = store
-
-    def make_table(self, sink: SinkName = HOURLY, **options: Any) -> str:
-        super().make_table(sink, partition_by=(), **options)
-        uri = self.tables[sink] = table_uri(f"{self._store}/tables/{sink}")
-        for path in self._made(sink).paths():
-            table_files(uri).copy(self._made(sink), path, path)
-        return uri
-
-    def stage(
-        self, sink: SinkName, rows: Sequence[Row], batch: int = 0, *, prefix: str = "", uri: str | None = None
-    ) -> list[dict[str, Any]]:
-        """Stages a file for each row."""
-        made, there = self._made(sink), table_files(self.tables[sink])
-        own = (self.directory / sink).as_uri()
-        lines = [line for row in rows for line in super(PipelineInS3, self).stage(sink, [row], batch, prefix=prefix, uri=own)]
-        for path in (unquote(line["add"]["path"]) for line in lines):
-            there.copy(made, path, path)
-        return lines
-
-    def staged(self, sink: SinkName) -> tuple[Files, list[str]]:
-        """Returns the directory of a table and the files in it that no commit names."""
-        files = table_files(self.tables[sink])
-        return files, [path for path in files.paths() if "part-" in path]
-
-    def _made(self, sink: SinkName) -> Files:
-        return LocalFiles(self.directory / sink)
 
 
 @pytest.fixture
