@@ -27,14 +27,14 @@ from tests.support.versitygw import versitygw
 __all__ = ["seed"]
 
 
+WITHOUT_A_JVM = cases(Publisher.DELTA_RS, (Kind.APPEND, Kind.COMPLETE), by_spark=False)
+
+
 @pytest.fixture(scope="module", params=["moto", pytest.param("versitygw", marks=[pytest.mark.versitygw, pytest.mark.nightly])])
 def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     server = versitygw(tmp_path_factory.mktemp("versitygw")) if request.param == "versitygw" else object_store_apart()
     with server as place:
         yield place
-
-
-WITHOUT_A_JVM = cases(Publisher.DELTA_RS, (Kind.APPEND, Kind.COMPLETE), by_spark=False)
 
 
 @pytest.mark.parametrize("case", sampled(WITHOUT_A_JVM, stride=1))

@@ -10,6 +10,8 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 from pyspark.sql import DataFrame
 
+from tests.support.opened_tables import opened
+
 Rows = Counter[tuple[Any, ...]]
 
 
@@ -21,8 +23,7 @@ def counted(table: pa.Table, columns: Iterable[str] | None = None) -> Rows:
 
 def public(path: Path | str, columns: Iterable[str] | None = None, version: int | None = None) -> Rows:
     """Returns the rows that a reader of a Delta table sees."""
-    options = {"allow_http": "true"}  # for a table in a store
-    return counted(DeltaTable(str(path), version=version, storage_options=options).to_pyarrow_table(), columns)
+    return counted(opened(str(path), version).to_pyarrow_table(), columns)
 
 
 def public_count(path: Path) -> int | None:

@@ -130,7 +130,7 @@ SEEDS = [(1, 2), *(pytest.param(seed, 4, marks=pytest.mark.nightly) for seed in 
 
 # Upserts and inserts with a sequence are merged in both ways, and into equal tables, in test_merges_both_ways.py.
 @pytest.mark.parametrize(
-    "name", ["history", "insert by batch", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("upsert", "insert"))]
+    "name", [pytest.param(name, marks=pytest.mark.nightly if name in ("upsert", "insert") else []) for name in MODES]
 )
 @pytest.mark.parametrize(("seed", "publications"), SEEDS)
 def test_a_table_with_keys_equals_the_answer_over_all_changes(

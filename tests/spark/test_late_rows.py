@@ -61,6 +61,7 @@ def site(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Site:
     return site
 
 
+# Windows and distinct rows drop late rows by the same watermark.
 @pytest.fixture(scope="module", params=["daily", pytest.param("distinct", marks=pytest.mark.nightly)])
 def bare(spark: SparkSession, site: Site, request: pytest.FixtureRequest) -> tuple[str, Bare]:
     name = str(request.param)

@@ -70,6 +70,7 @@ def _batch(site: Site, events: Path, condition: str = "true") -> list[Row]:
     return sorted(_hours(site.spark.read.schema(COLUMNS).json(str(events)).where(condition)).collect())
 
 
+# Where a source declares no watermark, that of the stage is the only one.
 @pytest.mark.parametrize(
     "declared",
     [

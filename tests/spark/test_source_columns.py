@@ -468,6 +468,7 @@ def test_a_schema_log_of_the_user_is_refused_with_a_remedy(site: Site) -> None:
     assert copied(site) == expected(people, "id")
 
 
+# Each format and each kind of source is tried by day, but not each pair.
 @pytest.mark.parametrize(
     ("bounded", "file_format"),
     [

@@ -26,19 +26,14 @@ from spark_jobs.protocol.documents import Publish, Publisher
 from spark_jobs.protocol.errors import ConflictError, UnsupportedTableError
 from spark_jobs.publication.publisher import publish
 from spark_jobs.publication.transactions import Publishers
+from tests.support.opened_tables import IN_A_STORE, opened
 from tests.support.sink_kinds import Kind, Reference, Rows, cut_of, graves_in, rows_in
 from tests.support.staged_pipeline import HOURLY, SCHEMA, Row, StagedPipeline
 
 CHECKPOINTS = 4
 """The greatest number of checkpoints, and so of the product's transaction ids."""
-IN_A_STORE = {"allow_http": "true"}
-"""Options of delta-rs for a table in a store. It ignores them for a directory."""
 NOTE = "userMetadata"
 """The key of a commit's info in which a writer records its action, with delta-rs and with Spark."""
-
-
-def opened(table: str, version: int | None = None) -> DeltaTable:
-    return DeltaTable(table, version=version, storage_options=IN_A_STORE)
 
 
 class Writer(ABC):

@@ -1,11 +1,12 @@
 """A pipeline whose home and tables are in S3, for tests without Spark."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import unquote
 
+from spark_jobs.protocol.delta_log import DELTA_LOG
 from spark_jobs.protocol.ids import SinkName
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.local import LocalFiles
@@ -13,8 +14,6 @@ from spark_jobs.storage.open import open_place
 from spark_jobs.storage.table_uris import table_files, table_uri
 from tests.support.delta_logs import Action, commits
 from tests.support.staged_pipeline import HOURLY, Row, StagedPipeline
-
-DELTA_LOG = "_delta_log"
 
 
 class PipelineInS3(StagedPipeline):
@@ -27,19 +26,16 @@ class PipelineInS3(StagedPipeline):
     def make_table(self, sink: SinkName = HOURLY, **options: Any) -> str:
         super().make_table(sink, partition_by=(), **options)
         uri = self.tables[sink] = table_uri(f"{self._store}/tables/{sink}")
-        for path in self._made(sink).paths():
-            table_files(uri).copy(self._made(sink), path, path)
+        copy_all(self._made(sink), table_files(uri), self._made(sink).paths())
         return uri
 
     def stage(
         self, sink: SinkName, rows: Sequence[Row], batch: int = 0, *, prefix: str = "", uri: str | None = None
     ) -> list[dict[str, Any]]:
         """Stages a file for each row."""
-        made, there = self._made(sink), table_files(self.tables[sink])
         own = (self.directory / sink).as_uri()
         lines = [line for row in rows for line in super(PipelineInS3, self).stage(sink, [row], batch, prefix=prefix, uri=own)]
-        for path in (unquote(line["add"]["path"]) for line in lines):
-            there.copy(made, path, path)
+        copy_all(self._made(sink), table_files(self.tables[sink]), [unquote(line["add"]["path"]) for line in lines])
         return lines
 
     def staged(self, sink: SinkName) -> tuple[Files, list[str]]:
@@ -53,6 +49,10 @@ class PipelineInS3(StagedPipeline):
     def log(self, sink: SinkName = HOURLY) -> list[list[Action]]:
         there = table_files(self.tables[sink])
         with TemporaryDirectory() as directory:
-            for path in there.paths(DELTA_LOG):
-                LocalFiles(Path(directory)).copy(there, path, path)
+            copy_all(there, LocalFiles(Path(directory)), there.paths(DELTA_LOG))
             return commits(Path(directory))
+
+
+def copy_all(source: Files, target: Files, paths: Iterable[str]) -> None:
+    for path in paths:
+        target.copy(source, path, path)

@@ -95,6 +95,7 @@ def cluster(tmp_path: Path, in_s3: str, monkeypatch: pytest.MonkeyPatch) -> Iter
         yield found
 
 
+# By day tests/hdfs has the storage in HDFS, and S3 and Azure have a pipeline in a store.
 @pytest.fixture(
     params=[
         "all_work_in_s3",
