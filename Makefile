@@ -6,9 +6,6 @@ BIN := .venv/bin
 # The tests start hundreds of Python processes. Each compiles all that it imports where the environment tells it to keep nothing.
 unexport PYTHONDONTWRITEBYTECODE
 
-# What a change must pass while it is being written: no JVM, under a minute.
-FAST_TESTS := tests/unit tests/contract tests/corruption
-
 # Each with a Spark session of its own. One more than there are cores: they wait for JVMs, for locks and for the disk.
 SIDE_BY_SIDE := --numprocesses=3 --dist=loadfile
 
@@ -45,12 +42,12 @@ check: packages ## Lint, types, import contracts and the fast tests (no JVM); CO
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(PYTHON) -m pytest $(SIDE_BY_SIDE) $(if $(COVERAGE),--cov) -m "not nightly and not hdfs and not azure and not slow" $(wildcard $(FAST_TESTS))
+	$(PYTHON) -m pytest $(SIDE_BY_SIDE) $(if $(COVERAGE),--cov) -m fast
 
-test: warm ## Run every test that a change must pass
+test: check warm ## Run every test that a change must pass: those of `make check`, then all others
 	@$(if $(CHROMIUM),,echo "Without Chromium the tests of pages in a browser are left out. Debian, Ubuntu: apt install chromium")
 	@$(if $(NPM),,echo "Without npm the tests of Azure's storage are left out. Debian, Ubuntu: apt install npm")
-	$(PYTHON) -m pytest $(SIDE_BY_SIDE) --durations=30 -m "not nightly and not matrix$(if $(CHROMIUM),, and not browser)$(if $(NPM),, and not azure)"
+	$(PYTHON) -m pytest $(SIDE_BY_SIDE) --durations=30 -m "not fast and not nightly and not matrix$(if $(CHROMIUM),, and not browser)$(if $(NPM),, and not azure)"
 
 matrix: setup $(OLDER:%=sample-%) ## Run a sample of the tests with older versions, and take a home from each to the next
 	$(PYTHON) -m pytest -m matrix tests/matrix

@@ -43,6 +43,9 @@ DEAR_FIRST = (
     *("tests/system/", "tests/crash/", "tests/spark/"),
 )
 """The directories with the longest tests. Short tests must come last, so that all test processes stay busy to the end."""
+FAST = ("tests/unit/", "tests/contract/", "tests/corruption/")
+"""The directories whose tests `make check` runs, unless a mark of :data:`NOT_FAST` leaves them to `make test`."""
+NOT_FAST = ("nightly", "slow", "hdfs", "azure")
 LEFT_BEHIND = "left_behind"
 left_behind: list[str] = []
 
@@ -118,6 +121,18 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.collect()
         gc.freeze()
         gc.enable()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leaves out the directories without fast tests if only those are wanted: it takes long to import what they need."""
+    here = collection_path.parent == Path(__file__).parent and collection_path.is_dir()
+    return True if here and config.option.markexpr == "fast" and f"tests/{collection_path.name}/" not in FAST else None
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Marks the fast tests, so that `make test` runs them once: with the others of `make check`."""
+    if item.nodeid.startswith(FAST) and not any(item.get_closest_marker(mark) for mark in NOT_FAST):
+        item.add_marker("fast")
 
 
 @pytest.hookimpl(trylast=True)
