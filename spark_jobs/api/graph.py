@@ -52,6 +52,11 @@ class Graph:
     """Parts whose declaration has a mistake. They are in the graph without their options: only their functions can be inspected."""
 
     @property
+    def inputs(self) -> tuple[Source | Static, ...]:
+        """The sources, then the static tables."""
+        return (*self.sources.values(), *self.statics.values())
+
+    @property
     def unbounded(self) -> bool:
         """True if an input has no end. Such a pipeline runs until it is stopped."""
         return any(not source.bounded for source in self.sources.values())

@@ -291,8 +291,7 @@ def _tree(graph: Graph, tables: Mapping[SinkName, str], existing: Mapping[SinkNa
             spelled.add(stage.name)
             grow(branch.add(_stage(stage, tables, existing)), stage.name)
 
-    inputs: list[Source | Static] = [*graph.sources.values(), *graph.statics.values()]
-    for node in inputs:
+    for node in graph.inputs:
         grow(tree.add(_input(node)), node.name)
     return tree
 

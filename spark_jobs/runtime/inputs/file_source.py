@@ -73,6 +73,11 @@ def is_pattern(path: str) -> bool:
     return _PATTERN.search(path) is not None
 
 
+def above_patterns(path: str) -> str:
+    """Returns the deepest directory that has everything that a path or a pattern names."""
+    return _PATTERN.sub("", path) or "."
+
+
 class FileSource(SourceKind):
     """Streams over folders of files, in any of Spark's formats."""
 
@@ -299,7 +304,7 @@ class FileSource(SourceKind):
 
 def files_root(session: SparkSession, path: str) -> str:
     """Returns the URL of the folder of a path, without its pattern."""
-    return qualified_path(session, _PATTERN.sub("", path) or ".").rstrip("/")
+    return qualified_path(session, above_patterns(path)).rstrip("/")
 
 
 class EndlessFiles(Bound):

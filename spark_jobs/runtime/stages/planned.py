@@ -69,8 +69,7 @@ def plan_stages(graph: Graph, spark: SparkSession, params: Any, mistakes: Mistak
             frames = _inputs(stage, spark, params, planned, {} if stage.conf else known)
             if frames is not None:
                 planned[stage.name] = _plan(stage, params, planned, frames, as_stream=stage.name not in mistaken)
-    inputs: list[Source | Static] = [*graph.sources.values(), *graph.statics.values()]
-    for node in inputs:
+    for node in graph.inputs:
         if node.name not in read:  # the stage that reads it is left out of the graph
             with _collected(mistakes, away):
                 _input(node, spark, params, planned, known)
