@@ -160,7 +160,7 @@ def order_run(
             OutputFile(None if writes_nothing else local_path(files, SPARK_LOG)),
             submitted=context.obj == SUBMITTED,
             neighbours=neighbours_of(locate_pipeline(given["entry"])),
-            expects_short_run=partial(_expects_short_run, files, pipeline, options, request),
+            expects_short_run=partial(_expects_short_run, files, pipeline, values, options, request),
         )
         terminal.if_interrupted = _interrupted(context, options.run or new_run_id(), pipeline, terminal.mask)
         order = _Order(terminal, pipeline, files, values, options, request, spark)
@@ -173,10 +173,14 @@ def order_run(
         order.report(response)
 
 
-def _expects_short_run(home: Files, pipeline: Pipeline, options: StartOptions, request: RequestId | None) -> bool:
+def _expects_short_run(
+    home: Files, pipeline: Pipeline, values: dict[str, Any], options: StartOptions, request: RequestId | None
+) -> bool:
     from spark_jobs.runtime.start.short_runs import expects_short_run
 
-    return expects_short_run(home, pipeline.graph(), Channel(home).request(request) if request else options)
+    asked = Channel(home).request(request) if request else None
+    parameters = pipeline.bind(asked.parameters if asked else values)
+    return expects_short_run(home, pipeline.graph(), parameters, asked or options)
 
 
 _OF_A_REQUEST = ("param", "params_file", "run_id", *START_OPTIONS, "refresh", "full_refresh_all", *CHECKPOINT_OPTIONS)

@@ -320,7 +320,7 @@ class SparkStart:
                 short = self.expects_short_run()
                 if short:
                     os.write(
-                        2, b"The last run was short: Java starts without its second compiler, and with its serial collector.\n"
+                        2, b"A short run is expected: Java starts without its second compiler, and with its serial collector.\n"
                     )
                 session = self.sessions.start(
                     self.app_name,

@@ -81,7 +81,9 @@ def test_a_pipeline_is_run_inspected_published_and_run_again(tmp_path: Path) -> 
     done = cli.text("run", "--run-id", "monday", "--publish", "external", "--output", "json")
     assert done.returncode == 0, done.stderr
     assert "WARN" not in done.stderr, "what the JVM prints is in the home"
-    assert "WARN" in (tmp_path / "home" / "work" / "spark.log").read_text()
+    log = (tmp_path / "home" / "work" / "spark.log").read_text()
+    assert "WARN" in log
+    assert "A short run is expected" in log
     ran = json.loads(done.stdout)
     assert (ran["ran"], ran["checkpoint"], ran["drained"], ran["run"]) == (True, 1, True, "monday")
     assert {sink: (result["version"], result["rows"]) for sink, result in ran["sinks"].items()} == {

@@ -199,9 +199,9 @@ def test_spark_settings_of_the_command_line_override_those_of_the_pipeline(
     given: dict[str, Any] = {}
     monkeypatch.setattr("spark_jobs.runtime.spark.session.start_session", lambda name, conf, **rest: given.update(conf))
     monkeypatch.setattr("spark_jobs.runtime.launch.launch", lambda pipeline, files, parameters, options, start, watch: start())
-    run(unused, "--conf", "spark.x=a=b")
+    run(unused, *unused.params, "--conf", "spark.x=a=b")
     assert given.items() >= {"spark.executor.memory": "1g", "spark.x": "a=b"}.items()
-    run(unused, "--conf", "spark.executor.memory=2g")
+    run(unused, *unused.params, "--conf", "spark.executor.memory=2g")
     assert given["spark.executor.memory"] == "2g"
 
 
