@@ -85,20 +85,30 @@ class Report:
             console.print(table)
 
     def _where(self) -> str:
-        lines = [f"Measured on {_conditions(self.about)}.\n"]
-        lines += [
-            f"{', '.join(later['kinds']).capitalize()}: on {_conditions(later)}.\n" for later in self.about.get("later", [])
-        ]
-        return "\n".join(lines)
+        later = self.about.get("later", [])
+        measured = [(self.about, "all others" if later else "all"), *((entry, ", ".join(entry["kinds"])) for entry in later)]
+        machines = dict.fromkeys(_machine(about) for about, _ in measured)
+        return "\n".join(
+            _measured_on(machine, [entry for entry in measured if _machine(entry[0]) == machine]) for machine in machines
+        )
 
 
-def _conditions(about: Mapping[str, Any]) -> str:
+def _measured_on(machine: str, measured: Sequence[tuple[Mapping[str, Any], str]]) -> str:
+    """A sentence about a machine, and the table of what was measured on it."""
+    rows = [["figures", "measured on", "load"], ["---", "---", "---:"]]
+    for about, figures in measured:
+        load = " to ".join(f"{load:.1f}" for load in (min(about["loads"]), max(about["loads"])))
+        rows.append([figures, about["measured_at"][:10], load])
+    return f"With {machine}:\n\n{_table(rows)}\n"
+
+
+def _machine(about: Mapping[str, Any]) -> str:
     versions = ", ".join(f"{name} {number}" for name, number in about["versions"].items())
-    loads = " to ".join(f"{load:.1f}" for load in (min(about["loads"]), max(about["loads"])))
-    return (
-        f"{about['measured_at'][:10]}: {about['cores']} cores ({about['machine']}), load {loads}; "
-        f"Python {about['python']}, {versions}, `{about['settings']['spark.master']}`"
-    )
+    return f"{about['cores']} cores ({about['machine']}), Python {about['python']}, {versions}, `{about['settings']['spark.master']}`"
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    return "\n".join("| " + " | ".join(row).replace("  ", " ") + " |" for row in rows)
 
 
 def about(settings: Mapping[str, str], *, quick: bool, loads: Sequence[float]) -> dict[str, Any]:
@@ -142,5 +152,4 @@ def _cells(figure: Figure) -> list[str]:
 def _markdown_table(kind: Kind, figures: Sequence[Figure]) -> str:
     better = "more is better" if kind.better is Better.MORE else "less is better"
     rows = [_headings(kind), ["---", *["---:"] * 4], *map(_cells, figures)]
-    table = "\n".join("| " + " | ".join(row).replace("  ", " ") + " |" for row in rows)
-    return f"{kind.measure[0].upper()}{kind.measure[1:]}; {better}.\n\n{table}\n"
+    return f"{kind.measure[0].upper()}{kind.measure[1:]}; {better}.\n\n{_table(rows)}\n"

@@ -66,9 +66,16 @@ def test_a_page_gets_a_table_for_each_kind_and_keeps_its_text(report: Report) ->
     assert "| small | 200 (100 to 300) | 100 | 2.00 | ≥ 1.2 |\n| large | 99.00 | 100 | 0.99 | ≥ 1, not met |\n" in page
     assert "Seconds a run; less is better.\n\n| what | ours | writeStream | ratio | goal |\n| --- | ---: |" in page
     assert "| 1 stage | 2.00 | 1.00 | 0.50 | at most 3 |\n| 2 stages | 4.00 | 1.00 | 0.25 | at most 3, not met |\n" in page
-    assert "load 0.5 to 3.2" in page
+    assert f"| all | {report.about['measured_at'][:10]} | 0.5 to 3.2 |" in page
     assert ("Text between." in page, "old" in page) == (True, False)
     assert report.markdown(page) == page
+
+
+def test_what_was_measured_with_other_versions_has_a_table_of_its_own(report: Report) -> None:
+    newer = Report(dict(report.about) | {"python": "3.14.0"}, [Figure(RUNS, "1 stage", [4.0], [1.0])])
+    page = report.with_newer(newer).markdown(PAGE)
+    assert [page.count(f"Python {python}, ") for python in (report.about["python"], "3.14.0")] == [1, 1]
+    assert page.index("| all others |") < page.index("Python 3.14.0") < page.index("| whole runs |")
 
 
 def test_a_page_without_a_place_for_a_kind_is_refused(report: Report) -> None:
@@ -129,7 +136,8 @@ def test_a_newer_run_of_one_part_replaces_that_part_and_says_where_it_was_measur
     text = page.read_text()
     assert "| 1 stage | 5.00 | 1.00 |" in text
     assert "| small | 200 (100 to 300) |" in text
-    assert (text.count("Whole runs: on "), text.count("load 9.0 to 9.0"), text.count("load 0.5 to 3.2")) == (1, 1, 1)
+    day = Report.read(tmp_path / "newer.json").about["measured_at"][:10]
+    assert text.count(f"| all others | {day} | 0.5 to 3.2 |\n| whole runs | {day} | 9.0 to 9.0 |\n") == 1
 
 
 def test_the_tables_of_the_page_show_the_run_in_the_repository() -> None:
