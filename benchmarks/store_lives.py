@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -47,6 +47,7 @@ PRICE = Kind(
 CHECKPOINT_REQUESTS = Kind(
     "requests of a checkpoint in S3", "requests", Better.LESS, _IN_STORE, "work directory on the driver's disk"
 )
+CHECKPOINT_PRICE = replace(CHECKPOINT_REQUESTS, name="price of a checkpoint's requests in S3", measure=PRICE.measure)
 _LATENCY_S = 0.025
 _FEW = 1_000
 _WARM = 5
@@ -113,7 +114,7 @@ class Lives:
             began = len(self.requests.served)
             tried = live.checkpoint()
             served = [each for each in self.requests.served[began:] if not _WAITING.search(each.path)]
-            found.requests["a checkpoint"] = len(served)
+            self._count(found, "a checkpoint", served, 1, 1_000_000)
             found.seconds["a checkpoint"] = sum(step.duration_s for step in tried.steps)
             manifest_s = self._time_of(place, rf"/manifests/{tried.checkpoint}\.json")
             live.until(lambda: self._times(place, r"/tables/kept/_delta_log/0*1\.json"))
@@ -291,6 +292,7 @@ def measured(lives: Lives, directory: Path, store: str, tell: Callable[[str], No
                 yield Figure(PRICE, f"{often}, {layout}", [found.price[what]], [plain.price[what]])
         checkpoint = "a checkpoint"
         yield Figure(CHECKPOINT_REQUESTS, checkpoint, [on_cluster.requests[checkpoint]], [ours.requests[checkpoint]])
+        yield Figure(CHECKPOINT_PRICE, "a million checkpoints", [on_cluster.price[checkpoint]], [ours.price[checkpoint]])
     size = "1 GB" if lives.state_rows >= 1_000_000 else "10 MB"
     on_disk_s = lives.restored(told("a restore", Place("in directories", str(directory / "restored"))))
     for name, place in places.items():
