@@ -46,7 +46,7 @@ from spark_jobs.protocol.ids import AppId, CheckpointId, IncarnationId, Pipeline
 from spark_jobs.protocol.options import interval_ms
 from spark_jobs.protocol.table_shape import TableShape
 from spark_jobs.publication.append_commit import append_commit, commit_of
-from spark_jobs.publication.features import candidates, merge_obstacles, obstacles
+from spark_jobs.publication.features import candidates, merge_obstacles, obstacles, unreadable_vectors
 from spark_jobs.publication.fitting import shape
 from spark_jobs.publication.table_log import TableLog, TableState
 from spark_jobs.storage.object_store_settings import is_in_object_store, store_of
@@ -187,6 +187,7 @@ class OpenTable:
         )
         if publisher is Publisher.DELTA_RS and mode.has_keys:
             found += merge_obstacles(self._fields, state.configuration)
+            found += unreadable_vectors(self._uri, state.features)
         return found
 
     def allows_replacement(self) -> bool:

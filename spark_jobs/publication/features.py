@@ -3,8 +3,10 @@
 import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
+from urllib.parse import unquote
 
 from spark_jobs.protocol.documents import Publisher, SinkMode
+from spark_jobs.storage.object_store_settings import is_in_object_store
 
 DELTA_RS_FEATURES = frozenset(
     {
@@ -56,6 +58,8 @@ _HAS_MEANING = re.compile(r"delta\.|__|CURRENT_DEFAULT|EXISTS_DEFAULT")
 _MERGED_TYPES = re.compile(
     r"boolean|byte|short|integer|long|float|double|string|binary|date|timestamp|timestamp_ntz|decimal\(\d+, ?\d+\)"
 )
+_VECTORS = "deletionVectors"
+_ESCAPE = re.compile(r"(?:%[0-9a-fA-F]{2})+")
 _FORGETTING = "delta.setTransactionRetentionDuration"
 _IDENTITY = "identityColumns"
 _LEGACY_IDENTITY_WRITER = 6
@@ -113,6 +117,19 @@ def merge_obstacles(fields: Iterable[Mapping[str, Any]], configuration: Mapping[
         meanings = sorted(name for name in field["metadata"] if _HAS_MEANING.match(name) and name not in _MAPPING)
         found += [f"{name} on column {field['name']}" for name in meanings]
     return found
+
+
+def unreadable_vectors(uri: str, features: Collection[str]) -> list[str]:
+    """Returns deletion vectors that delta-rs does not find, and so cannot merge onto.
+
+    In an object store, delta-rs escapes the path of a deletion vector twice.
+
+    Args:
+        uri: URI of the table.
+        features: Reader and writer features of the table.
+    """
+    escaped = _ESCAPE.search(uri) if is_in_object_store(uri) else None
+    return [f"{_VECTORS} under a path with {unquote(escaped[0])!r}"] if escaped and _VECTORS in features else []
 
 
 def candidates(mode: SinkMode) -> tuple[Publisher, ...]:

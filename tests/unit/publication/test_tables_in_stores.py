@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -11,17 +12,20 @@ from deltalake import DeltaTable, write_deltalake
 
 from spark_jobs.checkpoint.savepoint_files import OwnTable
 from spark_jobs.protocol.delta_log import DELTA_LOG, commit_name
+from spark_jobs.protocol.documents import Publisher, SinkMode
 from spark_jobs.protocol.errors import ConflictError, NotFoundError
 from spark_jobs.protocol.ids import AppId, CheckpointId
 from spark_jobs.publication.deleted_keys import add_checksums
-from spark_jobs.publication.delta_rs import OpenTable, data_files, open_table, rows_by_file
+from spark_jobs.publication.delta_rs import OpenTable, check_publishable, data_files, open_table, rows_by_file
 from spark_jobs.publication.staged_files import missing_files
 from spark_jobs.publication.table_log import TableLog
 from spark_jobs.storage.object_store_settings import kind_of, store_of
 from spark_jobs.storage.table_uris import table_files, table_uri
 from tests.support.azurite import azurite
+from tests.support.handwritten_table import table_with
 from tests.support.lost_answers import lost_answers
 from tests.support.object_store import object_store
+from tests.support.staged_in_s3 import copy_all
 
 APP = AppId("app")
 
@@ -63,6 +67,17 @@ def staged(uri: str, number: int) -> dict[str, Any]:
     table_files(uri).create(f"staged {number}.parquet", data)
     stats = '{"numRecords":1}'
     return {"path": f"staged%20{number}.parquet", "size": len(data), "partitionValues": {}, "modificationTime": 0, "stats": stats}
+
+
+@pytest.mark.parametrize(("directory", "merged_by"), [("warehouse", Publisher.DELTA_RS), ("ware=house", Publisher.SPARK)])
+def test_delta_rs_merges_onto_deletion_vectors_where_it_finds_them(
+    store: str, tmp_path: Path, directory: str, merged_by: Publisher
+) -> None:
+    """It escapes the path of a deletion vector twice. No other commit reads one."""
+    made, uri = table_files(table_with(tmp_path, "deletionVectors")), table_uri(f"{store}/{directory}/vectors")
+    copy_all(made, table_files(uri), made.paths())
+    chosen = [check_publishable(uri, mode)[1] for mode in (SinkMode.APPEND, SinkMode.COMPLETE, SinkMode.UPSERT)]
+    assert chosen == [Publisher.DELTA_RS, Publisher.DELTA_RS, merged_by]
 
 
 def test_staged_rows_become_public_once_with_their_checkpoint(table: str) -> None:
