@@ -1,12 +1,11 @@
 """Every kind of table holds the right rows after two rounds, with any publisher and any reader."""
 
 import json
-import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -21,17 +20,21 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs import DeltaSink, Pipeline, read_staged
-from spark_jobs.protocol.documents import SinkMode
+from spark_jobs.protocol.delta_log import DELTA_LOG
+from spark_jobs.protocol.documents import Publisher, SinkMode
 from spark_jobs.publication.delta_rs import log_of, open_table
 from spark_jobs.publication.publisher import publish
 from spark_jobs.publication.transactions import Publishers
-from spark_jobs.storage.open import open_files
+from spark_jobs.storage.local import LocalFiles
+from spark_jobs.storage.open import open_place
+from spark_jobs.storage.table_uris import spark_path, table_files, table_uri
 from tests.spark.conftest import Site
 from tests.spark.rows import Rows, answer, assert_same
 from tests.support import delta_logs
 from tests.support.engines import ENGINES, ReaderError
 from tests.support.run_site import SMALL
-from tests.support.table_features import DELTA_RS, FEATURES, MODES, READERS, Feature
+from tests.support.staged_in_s3 import copy_all
+from tests.support.table_features import DELTA_RS, FEATURES, MODES, READERS, SPARK, Feature
 
 pytestmark = pytest.mark.spark
 
@@ -57,6 +60,9 @@ EVERY_TABLE = frozenset({"appendOnly", "invariants"})
 MADE = [feature for feature in FEATURES if feature.since <= Version(pyspark.__version__)]
 """The features that this Spark's Delta has."""
 BY_KEY = {feature.key: feature for feature in MADE}
+ON_A_DISK, IN_A_STORE = "on a disk", "in a store"
+PLACES = (ON_A_DISK, IN_A_STORE)
+"""The places of the home and of the tables."""
 
 
 def _batch(number: int) -> pa.Table:
@@ -93,8 +99,22 @@ class Made:
     read: dict[str, Rows] = field(default_factory=dict)
     """For each sink: the rows that Spark has read already."""
 
+    def table(self, feature: Feature) -> str:
+        """Returns the path or the URL of a table."""
+        return self.site.table(feature.key)
+
     def path(self, feature: Feature) -> Path:
-        return self.site.tables / feature.key
+        """Returns the directory of a table; for a table in a store, a directory with a copy of it."""
+        directory = self.site.tables / feature.key
+        if self.site.store and not directory.exists():
+            there = table_files(table_uri(self.table(feature)))
+            copy_all(there, LocalFiles(directory), there.paths())
+        return directory
+
+    def publisher(self, feature: Feature) -> Publisher:
+        """Returns the publisher of a sink. In a store delta-rs does not find deletion vectors under a path with a space."""
+        unreadable = self.site.store is not None and "deletionVectors" in feature.protocol
+        return SPARK if unreadable and self.mode is SinkMode.UPSERT else feature.published_by(self.mode)
 
     def rows(self, round: int) -> DataFrame:
         """Returns the input of a round."""
@@ -123,7 +143,7 @@ class Made:
     def found(self, feature: Feature) -> Rows:
         """Returns the rows that Spark reads."""
         if feature.key not in self.read:
-            table = self.site.spark.read.format("delta").load(str(self.path(feature)))
+            table = self.site.spark.read.format("delta").load(self.table(feature))
             self.read[feature.key] = answer(table.selectExpr(*feature.names))
         return self.read[feature.key]
 
@@ -131,11 +151,11 @@ class Made:
         """Returns the changes of a version in the change data feed."""
         feed = self.site.spark.read.format("delta").option("readChangeFeed", "true")
         feed = feed.option("startingVersion", version).option("endingVersion", version)
-        return answer(feed.load(str(self.path(feature))).selectExpr("_change_type", *feature.names))
+        return answer(feed.load(self.table(feature)).selectExpr("_change_type", *feature.names))
 
     def row_ids(self, feature: Feature, version: int) -> list[tuple[int, int | None]]:
         """Returns the keys of a version's rows, and their row ids."""
-        table = self.site.spark.read.format("delta").option("versionAsOf", version).load(str(self.path(feature)))
+        table = self.site.spark.read.format("delta").option("versionAsOf", version).load(self.table(feature))
         return [(row["id"], row["row_id"]) for row in table.select("id", "_metadata.row_id").collect()]
 
 
@@ -161,15 +181,15 @@ def _pipeline(mode: SinkMode, site: Site, source: Path, features: Sequence[Featu
         return stage
 
     for feature in features:
-        sink = DeltaSink(str(site.tables / feature.key), mode=mode, **options.get(mode, {}), **(feature.sink or {}))
+        sink = DeltaSink(site.table(feature.key), mode=mode, **options.get(mode, {}), **(feature.sink or {}))
         pipeline.stage(sink=sink, name=feature.key)(stage_of(feature))
     return pipeline
 
 
-def _make(mode: SinkMode, spark: SparkSession, root: Path, features: Sequence[Feature]) -> Made:
-    site, source = Site(spark, root), root / "source"
+def _make(mode: SinkMode, site: Site, features: Sequence[Feature]) -> Made:
+    spark, source = site.spark, site.home.parent / "source"
     for feature in features:
-        table = f"delta.`{site.tables / feature.key}`"
+        table = f"delta.`{site.table(feature.key)}`"
         if feature.sink is None:
             spark.sql(feature.create(table))
         if feature.held:
@@ -184,56 +204,83 @@ def _make(mode: SinkMode, spark: SparkSession, root: Path, features: Sequence[Fe
         if round:
             for feature in features:
                 for statement in feature.between:
-                    spark.sql(statement.format(table=f"delta.`{site.tables / feature.key}`"))
+                    spark.sql(statement.format(table=f"delta.`{site.table(feature.key)}`"))
         audited = mode is SinkMode.APPEND and round == 0
         site.run(_pipeline(mode, site, source, features), publish="external" if audited else None)
         if audited:
             for feature in features:
-                frame = read_staged(spark, str(site.home), feature.key)
+                frame = read_staged(spark, site.place, feature.key)
                 staged[feature.key] = answer(frame.selectExpr(*feature.names))
-            publish(open_files(str(site.home)), publishers=Publishers(lambda: spark))
+            publish(open_place(site.place), publishers=Publishers(lambda: spark))
         publishers |= {f"{round} {name}": cut.publisher for name, cut in site.manifest().sinks.items()}
     return Made(mode, site, publishers, staged)
 
 
-def _features(mode: SinkMode, *, everyday: bool) -> list[Feature]:
-    return [feature for feature in MADE if mode in feature.modes and (mode in feature.everyday) is everyday]
+def _everyday(place: str, mode: SinkMode, feature: Feature) -> bool:
+    """Returns True for a table that every run makes.
+
+    Those in a store wait for the night. What differs there has tests by day: tests/spark/test_keyed_sinks.py makes a table in a store, and
+    tests/unit/publication/test_tables_in_stores.py chooses a publisher.
+    """
+    return place == ON_A_DISK and mode in feature.everyday
 
 
 Make = Callable[[SinkMode, Feature], Made]
+MakeAt = Callable[[str, SinkMode, Feature], Made]
 
 
 @pytest.fixture(scope="module")
-def make(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Make:
-    """Makes the tables of a mode once, for the features of every day or for the others."""
+def make_at(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> MakeAt:
+    """Makes the tables of a place and a mode once, for the features of every day or for the others."""
     session = spark.newSession()
     for key, value in SMALL.items():
         session.conf.set(key, value)
 
     @cache
-    def made(mode: SinkMode, everyday: bool) -> Made:
-        return _make(mode, session, tmp_path_factory.mktemp(mode.value), _features(mode, everyday=everyday))
+    def made(place: str, mode: SinkMode, everyday: bool) -> Made:
+        features = [feature for feature in MADE if mode in feature.modes and _everyday(place, mode, feature) is everyday]
+        root = tmp_path_factory.mktemp(mode.value)
+        if place == ON_A_DISK:
+            return _make(mode, Site(session, root), features)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("XDG_CACHE_HOME", str(root / "cache"))
+            return _make(mode, Site(session, root, f"{request.getfixturevalue('store')}/{root.name}"), features)
 
-    return lambda mode, feature: made(mode, mode in feature.everyday)
+    return lambda place, mode, feature: made(place, mode, _everyday(place, mode, feature))
 
 
-def _cases(features: Sequence[Feature]) -> list[Any]:
-    """Returns each feature in each of its modes."""
-    return [
+@pytest.fixture
+def make(make_at: MakeAt, request: pytest.FixtureRequest) -> Make:
+    """Makes tables at the place of the case."""
+    return partial(make_at, request.param)
+
+
+def _cases(features: Sequence[Feature], modes: Iterable[SinkMode] = MODES) -> pytest.MarkDecorator:
+    """Runs a test with each feature, in each of its modes, at each place."""
+    cases = [
         pytest.param(
-            mode, feature, id=f"{mode.value}-{feature.key}", marks=[] if mode in feature.everyday else pytest.mark.nightly
+            mode,
+            feature,
+            place,
+            id="-".join([mode.value, feature.key, *([] if place == ON_A_DISK else [place])]),
+            marks=[
+                *([] if _everyday(place, mode, feature) else [pytest.mark.nightly]),
+                *([] if place == ON_A_DISK else [pytest.mark.stores]),
+            ],
         )
-        for mode in MODES
+        for mode in modes
         for feature in features
+        for place in PLACES
         if mode in feature.modes
     ]
+    return pytest.mark.parametrize(("mode", "feature", "make"), cases, indirect=["make"])
 
 
 def _only(key: str) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize(("mode", "feature"), _cases([BY_KEY[key]]))
+    return _cases([BY_KEY[key]])
 
 
-every_table = pytest.mark.parametrize(("mode", "feature"), _cases(MADE))
+every_table = _cases(MADE)
 
 
 @every_table
@@ -246,7 +293,7 @@ def test_the_table_holds_the_rows_of_the_batch_answer(mode: SinkMode, feature: F
 def test_the_manifest_names_the_publisher_of_each_table(mode: SinkMode, feature: Feature, make: Make) -> None:
     made = make(mode, feature)
     found = {made.publishers[f"{round} {feature.key}"] for round in range(ROUNDS)}
-    assert found == {feature.published_by(made.mode)}
+    assert found == {made.publisher(feature)}
 
 
 @every_table
@@ -278,9 +325,7 @@ def test_each_table_has_exactly_the_features_of_its_kind(mode: SinkMode, feature
     assert len(delta_logs.publications(table)) == ROUNDS
 
 
-every_appended_table = pytest.mark.parametrize(
-    ("mode", "feature"), [case for case in _cases(MADE) if case.values[0] is SinkMode.APPEND]
-)
+every_appended_table = _cases(MADE, [SinkMode.APPEND])
 
 
 @every_appended_table
@@ -349,25 +394,30 @@ def _typed(change: str, rows: Rows) -> Rows:
     return Rows({(change, *row): count for row, count in rows.items()})
 
 
-@pytest.mark.parametrize(
-    ("mode", "feature"),
-    [case for case in _cases(MADE) if case.values[0] is SinkMode.APPEND and case.values[1].appended_by is DELTA_RS],
-)
+@_cases([feature for feature in MADE if feature.appended_by is DELTA_RS], [SinkMode.APPEND])
 def test_a_log_checkpoint_that_is_written_without_a_jvm_has_everything_of_the_commits(
-    mode: SinkMode, feature: Feature, make: Make, tmp_path: Path
+    mode: SinkMode, feature: Feature, make: Make
 ) -> None:
-    made, copy = make(mode, feature), tmp_path / "copy"
-    shutil.copytree(made.path(feature), copy)
+    made = make(mode, feature)
+    copy = _copied(table_uri(made.table(feature)), table_uri(made.site.table(f"copies/{feature.key}")))
     columns = [*feature.names, *(["_metadata.row_id"] if "rowTracking" in feature.protocol else [])]
-    expected = answer(made.site.spark.read.format("delta").load(str(copy)).selectExpr(*columns))
-    open_table(copy.as_uri()).write_checkpoint()
-    again = shutil.copytree(copy, tmp_path / "again")  # Spark has read the log of the first copy
-    *older, _ = sorted((again / "_delta_log").glob("*.json"))
-    for path in [*older, *(again / "_delta_log").glob("*.crc")]:
-        path.unlink()
-    assert_same(answer(made.site.spark.read.format("delta").load(str(again)).selectExpr(*columns)), expected)
-    before, after = (log_of(path.as_uri()).newest() for path in (copy, again))
+    expected = answer(made.site.spark.read.format("delta").load(spark_path(copy)).selectExpr(*columns))
+    open_table(copy).write_checkpoint()
+    again = _copied(copy, table_uri(made.site.table(f"again/{feature.key}")))  # Spark has read the log of the first copy
+    files = table_files(again).below(DELTA_LOG)
+    *older, _ = (name for name in files.names("") if name.endswith(".json"))
+    for name in [*older, *(name for name in files.names("") if name.endswith(".crc"))]:
+        files.delete(name)
+    assert_same(answer(made.site.spark.read.format("delta").load(spark_path(again)).selectExpr(*columns)), expected)
+    before, after = (log_of(uri).newest() for uri in (copy, again))
     assert (after, after.highest_row_id, after.in_commit_timestamp) == (before, before.highest_row_id, before.in_commit_timestamp)
+
+
+def _copied(table: str, copy: str) -> str:
+    """Copies a table. Returns the URI of the copy."""
+    there = table_files(table)
+    copy_all(there, table_files(copy), there.paths())
+    return copy
 
 
 @_only("row_tracking")
