@@ -21,7 +21,8 @@ from spark_jobs.runtime.spark.spark_log import SparkLog
 from spark_jobs.runtime.staged.log_folding import Consumer, fold_consumed, trim
 from spark_jobs.runtime.staged.private_log import PrivateLog, StagedBatch
 from spark_jobs.runtime.stages import staging
-from spark_jobs.storage.open import open_files
+from spark_jobs.storage.open import open_files, open_place
+from spark_jobs.storage.table_uris import table_uri
 from tests.spark.conftest import Site
 from tests.support.systems import quick
 
@@ -36,18 +37,25 @@ EVERY_FEATURE = (
 
 
 class Staged:
-    """A log into which batches of ten ids are staged, and a query that reads it."""
+    """A log into which batches of ten ids are staged, and a query that reads it.
 
-    def __init__(self, spark: SparkSession, root: Path, properties: str = NO_TABLE_PROPERTIES) -> None:
+    Args:
+        spark: The session.
+        root: The directory of the log, of its table and of the query's checkpoints.
+        properties: The properties of the table, as SQL declares them.
+        store: A place in a store for the log and its table, which then have no query. None: the directory.
+    """
+
+    def __init__(self, spark: SparkSession, root: Path, properties: str = NO_TABLE_PROPERTIES, store: str | None = None) -> None:
         self.spark, self.root = session_for_run(spark), root
-        self.table = root / "table of rows"
+        self.table = f"{store or root}/table of rows"
         self.spark.sql(f"CREATE TABLE delta.`{self.table}` (id LONG, part STRING) USING delta PARTITIONED BY (part) {properties}")
         self._delta = DeltaJvm(self.spark)
-        _, metadata, protocol = self._delta.snapshot(str(self.table))
-        files = quick(root)
-        self.log = PrivateLog(files, "log", self.table.as_uri())
+        _, metadata, protocol = self._delta.snapshot(self.table)
+        self.files = open_place(store) if store else quick(root)
+        self.log = PrivateLog(self.files, "log", table_uri(self.table))
         self.log.begin(metadata, protocol, None)
-        self.consumer = Consumer(SparkLog(files, "query"), 0)
+        self.consumer = Consumer(SparkLog(self.files, "query"), 0)
         self.batches = 0
         self.consumed: list[int] = []
 
@@ -57,7 +65,7 @@ class Staged:
             rows = self.spark.range(batch * ROWS, (batch + 1) * ROWS, numPartitions=1).selectExpr(
                 "id", "concat('p ', id % 2) part"
             )
-            adds = self._delta.write_files(rows, str(self.table), f"prefix-{batch}-")
+            adds = self._delta.write_files(rows, self.table, f"prefix-{batch}-")
             self.log.append(StagedBatch(BatchId(batch), "", ROWS, 0, {}, tuple(adds)))
 
     def consume(self, after_batch: Callable[[], object] = lambda: None, versions_per_batch: int = 2) -> None:
@@ -77,12 +85,13 @@ class Staged:
     def fold(self) -> None:
         """Folds the log after each batch as far as possible."""
         fold_consumed(self.log, [self.consumer], batches_min=1)
-        named = {str(path.relative_to(self.table)) for path in self.table.rglob("prefix-*.parquet")}
-        trim(self.log, [self.consumer], BatchId(self.log.folded() - 1), quick(self.table), named)
+        table = Path(self.table)
+        named = {str(path.relative_to(table)) for path in table.rglob("prefix-*.parquet")}
+        trim(self.log, [self.consumer], BatchId(self.log.folded() - 1), quick(table), named)
 
     def all_rows(self) -> list[int]:
         """Returns the ids of a batch query over the staged files themselves."""
-        files = [str(path) for path in self.table.rglob("prefix-*.parquet")]
+        files = [str(path) for path in Path(self.table).rglob("prefix-*.parquet")]
         return sorted(value for row in self.spark.read.parquet(*files).collect() for value in row if isinstance(value, int))
 
 
@@ -105,16 +114,22 @@ def test_a_consumer_reads_every_row_once_while_its_log_is_folded_and_trimmed(
     assert f"{1:020d}.json" not in versions
 
 
-def test_delta_takes_the_schema_of_a_growing_log_from_one_checksum_file(spark: SparkSession, tmp_path: Path) -> None:
-    site = Staged(spark, tmp_path)
+def test_delta_takes_the_schema_of_a_growing_log_from_one_checksum_file(
+    spark: SparkSession, any_site: Site, tmp_path: Path
+) -> None:
+    site = Staged(spark, tmp_path, store=any_site.store)
     site.log.write_checksums()
     site.stage(3)
+    checksums = [name for name in site.files.names("log/_delta_log") if name.endswith(".crc") and not name.startswith(".")]
+    assert checksums == [f"{version:020}.crc" for version in (1, 2, 3)]
+    whole_log = site.spark.read.format("delta").load(site.log.url)
+    assert sorted(row.id for row in whole_log.collect()) == list(range(3 * ROWS))
     delta, nothing = DeltaJvm(site.spark), spark._jvm.scala.Option.apply(None)  # type: ignore[union-attr]
     whole = delta.log(site.log.url).update(False, nothing, nothing)
     none_else = spark._jvm.PythonUtils.toScalaMap({})  # type: ignore[union-attr]
     assert whole.validateChecksum(none_else), "Delta counts the files in the log, and finds as many"
     for version in range(3):
-        (tmp_path / f"log/_delta_log/{version:020}.json").write_text("not a version")
+        site.files.replace(f"log/_delta_log/{version:020}.json", b"not a version")
     delta.forget(site.log.url)
     version, metadata, protocol = delta.snapshot(site.log.url)
     found = site.log.identity()
