@@ -1,14 +1,20 @@
 """Tables addressed by their names in Spark's catalog."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from spark_jobs import DeltaSink, Pipeline, RejectedError
 from spark_jobs.protocol.errors import UnsupportedTableError
+from spark_jobs.publication.publisher import publish
 from spark_jobs.runtime.spark.session import table_location
+from spark_jobs.storage.open import open_place
+from spark_jobs.storage.table_uris import table_uri
 from tests.spark import inputs
 from tests.spark.conftest import Site
 from tests.spark.rows import answer, assert_same
@@ -45,6 +51,37 @@ def test_rows_go_into_the_table_of_that_name(site: Site, schema: str, catalog: s
     whole = site.spark.read.format("delta").load(str(site.home.parent / "events"))
     assert_same(answer(site.spark.read.table(f"{schema}.events")), answer(whole.select("key", "id")))
     assert response.sinks["copy"].table.startswith("file:///")  # type: ignore[index]
+
+
+@pytest.mark.stores
+def test_tables_in_a_store_are_published_into_by_name(store_site: Site, schema: str) -> None:
+    site, changes = store_site, str(store_site.home.parent / "changes")
+    for name in ("copied", "newest"):
+        site.spark.sql(f"CREATE TABLE {schema}.{name} (id LONG, seq LONG) USING delta LOCATION '{site.table(name)}'")
+    site.spark.sql(f"INSERT INTO {schema}.newest VALUES (0, -1), (99, -1)")
+    inputs.append(Path(changes), pd.DataFrame({"id": [n % 20 for n in range(30)], "seq": range(30)}))
+    pipeline = Pipeline("named")
+
+    @pipeline.source(bounded=True)
+    def rows(spark: SparkSession) -> DataFrame:
+        return spark.readStream.format("delta").load(changes)
+
+    @pipeline.stage(sink=DeltaSink(table=f"{schema}.copied"))
+    def copied(rows: DataFrame) -> DataFrame:
+        return rows
+
+    @pipeline.stage(sink=DeltaSink(table=f"{schema}.newest", mode="upsert", keys=["id"], sequence_by="seq"))
+    def newest(rows: DataFrame) -> DataFrame:
+        return rows
+
+    response = site.run(pipeline, publish="external")
+    publish(open_place(site.place))
+    whole = site.spark.read.format("delta").load(changes)
+    assert_same(answer(site.spark.table(f"{schema}.copied")), answer(whole))
+    newest_rows = whole.groupBy("id").agg(F.max("seq")).union(site.spark.sql("SELECT 99L, -1L"))
+    assert_same(answer(site.spark.table(f"{schema}.newest")), answer(newest_rows))
+    places = {name: sink.table for name, sink in (response.sinks or {}).items()}
+    assert places == {name: table_uri(site.table(name)) for name in ("copied", "newest")}
 
 
 @pytest.mark.parametrize(
