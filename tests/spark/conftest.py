@@ -106,9 +106,14 @@ class Site:
         """Returns the path or the URL of the home."""
         return f"{self.store}/home" if self.store else str(self.home)
 
+    @property
+    def warehouse(self) -> str:
+        """Returns the name of the tables' directory in a store, with a space where delta-rs can address one."""
+        return "tables" if self.place.startswith("hdfs:") else "tables with a space"
+
     def table(self, name: str) -> str:
         """Returns the path or the URL of a table."""
-        return f"{self.store}/tables with a space/{name}" if self.store else str(self.tables / name)
+        return f"{self.store}/{self.warehouse}/{name}" if self.store else str(self.tables / name)
 
     def run(self, pipeline: Pipeline, **options: Any) -> StartResponse:
         return pipeline.run(spark=self.spark, home=self.place, **options)

@@ -18,6 +18,7 @@ from spark_jobs.storage.table_uris import table_uri
 from tests.spark import inputs
 from tests.spark.conftest import Site
 from tests.spark.rows import answer, assert_same
+from tests.support.hdfs_cluster import hdfs_cluster
 
 pytestmark = pytest.mark.spark
 
@@ -53,9 +54,26 @@ def test_rows_go_into_the_table_of_that_name(site: Site, schema: str, catalog: s
     assert response.sinks["copy"].table.startswith("file:///")  # type: ignore[index]
 
 
-@pytest.mark.stores
-def test_tables_in_a_store_are_published_into_by_name(store_site: Site, schema: str) -> None:
-    site, changes = store_site, str(store_site.home.parent / "changes")
+@pytest.fixture
+def hdfs_site(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    """A home and tables in HDFS."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with hdfs_cluster(tmp_path / "hdfs") as cluster:
+        monkeypatch.setenv("HADOOP_CONF_DIR", str(cluster.settings))
+        yield Site(spark, tmp_path, f"hdfs://{cluster.authority}")
+
+
+# By day, the case in S3 looks up, publishes and reads in the same way. The difference, HDFS's storage, is tested in tests/hdfs.
+@pytest.mark.parametrize(
+    "place",
+    [
+        pytest.param("store_site", marks=pytest.mark.stores),
+        pytest.param("hdfs_site", marks=[pytest.mark.hdfs, pytest.mark.nightly]),
+    ],
+)
+def test_tables_in_a_store_are_published_into_by_name(place: str, schema: str, request: pytest.FixtureRequest) -> None:
+    site: Site = request.getfixturevalue(place)
+    changes = str(site.home.parent / "changes")
     for name in ("copied", "newest"):
         site.spark.sql(f"CREATE TABLE {schema}.{name} (id LONG, seq LONG) USING delta LOCATION '{site.table(name)}'")
     site.spark.sql(f"INSERT INTO {schema}.newest VALUES (0, -1), (99, -1)")
