@@ -80,6 +80,10 @@ class AzureSettings(ObjectStoreSettings):
         found = next((way for way in ways if all(environment.get(name) for name in way)), ())
         return cls(endpoint=environment.get(_ENDPOINT) or None, variables=found)
 
+    @classmethod
+    def credential_variables(cls, environment: Mapping[str, str]) -> tuple[str, ...]:
+        return cls.of(environment).variables
+
     def environment(self) -> dict[str, str]:
         found = {_ENDPOINT: self.endpoint} if self.endpoint else {}
         return found | (self.credentials.named(_VARIABLES_OF_PARTS) if self.credentials else {})

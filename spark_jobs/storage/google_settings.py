@@ -44,6 +44,10 @@ class GoogleSettings(ObjectStoreSettings):
         check_endpoint(_ENDPOINT, environment.get(_ENDPOINT))
         return cls(environment.get(_ENDPOINT) or None, environment.get(_FILE) or None)
 
+    @classmethod
+    def credential_variables(cls, environment: Mapping[str, str]) -> tuple[str, ...]:
+        return tuple(name for name in (_FILE, *_OTHERS) if environment.get(name))
+
     def environment(self) -> dict[str, str]:
         return {name: value for name, value in ((_FILE, self.credentials_file), (_ENDPOINT, self.endpoint)) if value}
 

@@ -13,7 +13,6 @@ from obstore.exceptions import BaseError, PermissionDeniedError, Unauthenticated
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from spark_jobs.protocol.errors import (
-    AccessDeniedError,
     InvalidParameterError,
     NotFoundError,
     StorageError,
@@ -21,7 +20,7 @@ from spark_jobs.protocol.errors import (
 from spark_jobs.storage.azure_settings import AzureSettings
 from spark_jobs.storage.forks import OneProcess
 from spark_jobs.storage.google_settings import GoogleSettings
-from spark_jobs.storage.object_store_settings import kind_of, store_of
+from spark_jobs.storage.object_store_settings import denied, kind_of, store_of, without_root
 from spark_jobs.storage.s3_settings import S3Settings
 from spark_jobs.storage.store_settings import ObjectStoreSettings
 
@@ -40,8 +39,10 @@ _PANIC = "PanicException"
 """The exception of bugs in the client. It is no ``Exception``, and its class cannot be imported."""
 _ROLE_PATHS = ("/latest/api/token", "/latest/meta-data/iam", "/metadata/identity/oauth2/token", "/computeMetadata/v1")
 """The paths under which a host provides its role. They are only asked without credentials in the environment."""
-_DENIED = re.compile(r"401 Unauthorized|403 Forbidden|\(code: 403\)")
+_DENIED = re.compile(r"401 Unauthorized|403 Forbidden|\(code: (?:403|AccessDenied)\)")
 """Matches the refusal of a list or of a delete, for which the client has no exception of its own."""
+_WITHOUT_ROOT = re.compile(r"\b(?:NoSuchBucket|ContainerNotFound)\b")
+"""Matches the answer of a store that has no such bucket or container."""
 _CODE = re.compile(r"<Code>(\w{1,100})</Code>")
 
 
@@ -112,7 +113,8 @@ def translated_store(place: str, *, writes: bool = False) -> Iterator[None]:
         writes: True if the calls create something. Then the missing thing is the bucket.
 
     Raises:
-        StorageError: An exception of the client, as this class or a subclass.
+        StorageError: An exception of the client, as this class or a subclass. Without the bucket, every call but a read is a
+            :class:`~spark_jobs.protocol.errors.NotFoundError` that says so.
         MissingRequirementError: The process was forked after its parent had used the client.
     """
     _ONE_PROCESS.check()
@@ -120,6 +122,8 @@ def translated_store(place: str, *, writes: bool = False) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
+        if writes and _WITHOUT_ROOT.search(f"{error}"):
+            raise without_root(place) from None
         if writes:
             raise StorageError(
                 f"{place} cannot be written: the {kind.ROOT} or the upload does not exist.",
@@ -133,14 +137,18 @@ def translated_store(place: str, *, writes: bool = False) -> Iterator[None]:
             path=place,
         ) from error
     except (PermissionDeniedError, UnauthenticatedError, PermissionError) as error:
-        raise _denied(place, error) from None
+        raise denied(
+            place, _reason(error)
+        ) from None  # without its cause: the answer may have the signed text, with a session token
     except NotImplementedError as error:
         raise _unusable(place, _reason(error)) from error
     except BaseException as error:
         if not isinstance(error, BaseError) and type(error).__name__ != _PANIC:
             raise
         if _DENIED.search(f"{error}"):
-            raise _denied(place, error) from None
+            raise denied(place, _reason(error)) from None
+        if _WITHOUT_ROOT.search(f"{error}"):
+            raise without_root(place) from None
         raise StorageError(
             f"{place}: {_reason(error)}",
             safe="No object is partly written, and the call may be repeated.",
@@ -150,16 +158,6 @@ def translated_store(place: str, *, writes: bool = False) -> Iterator[None]:
             else f"Repeat; if the error persists, check the {kind.ROOT}, the endpoint ({kind.ENDPOINT}) and the network.",
             path=place,
         ) from error
-
-
-def _denied(place: str, error: BaseException) -> AccessDeniedError:
-    """Returns the error without its cause, because the store's answer may contain the signed text, with a session token."""
-    return AccessDeniedError(
-        f"{place}: the store denies access. {_reason(error)}",
-        remedy="Give this process credentials that may list, read, write and delete there: "
-        f"{kind_of(place).CREDENTIALS}, or a role of the host.",
-        path=place,
-    )
 
 
 def _unusable(place: str, reason: str) -> InvalidParameterError:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from threading import Lock
 from urllib.parse import urlsplit
 
-from spark_jobs.protocol.errors import InvalidParameterError
+from spark_jobs.protocol.errors import AccessDeniedError, InvalidParameterError, NotFoundError
 from spark_jobs.storage.azure_settings import AzureSettings
 from spark_jobs.storage.google_settings import GoogleSettings
 from spark_jobs.storage.s3_settings import S3Settings
@@ -107,3 +107,45 @@ def store_of(url: str) -> ObjectStoreSettings:
             root=root,
         )
     return (named.pop() if named else None) or kind.of(os.environ)
+
+
+def denied(place: str, reason: str) -> AccessDeniedError:
+    """Returns the error of a place to which a store denies access. It names the owner of the credentials, never their values."""
+    kind, (owner, endpoint) = kind_of(place), _asked_as(place)
+    return AccessDeniedError(
+        f"{place}: the store denies access. {reason}",
+        exists=f"{endpoint} was asked with the credentials of {owner}.",
+        remedy=f"Name a place in a {kind.ROOT} of these credentials; or give them the rights to list, read, write and delete there "
+        f"({kind.CREDENTIALS}, or a role of the host).",
+        path=place,
+        endpoint=endpoint,
+        credentials=owner,
+    )
+
+
+def without_root(place: str) -> NotFoundError:
+    """Returns the error of a place whose bucket or container does not exist in the store."""
+    kind, (owner, endpoint) = kind_of(place), _asked_as(place)
+    return NotFoundError(
+        f"{place}: the {kind.ROOT} does not exist.",
+        exists=f"{endpoint} was asked with the credentials of {owner}.",
+        remedy=f"Correct the {kind.ROOT}, or create it. If it is in another store, correct the endpoint ({kind.ENDPOINT}) and the "
+        "credentials.",
+        path=place,
+        endpoint=endpoint,
+        credentials=owner,
+    )
+
+
+def _asked_as(place: str) -> tuple[str, str]:
+    """Returns the owner of the credentials for a place, in words, and the store that has it."""
+    root, kind = root_of(place), kind_of(place)
+    with _lock:
+        named = {name: each for name, each in _of_names.items() if each is not None and each.SCHEME == kind.SCHEME}
+        name = _of_roots.get(root) or next(iter(named), "")
+        settings = named.get(name)
+    if settings is not None:
+        return f"the Airflow connection {name}", settings.endpoint or kind.CLOUD
+    variables = kind.credential_variables(os.environ)
+    owner = f"this process's environment ({', '.join(variables)})" if variables else "the role of this host"
+    return owner, kind.of(os.environ).endpoint or kind.CLOUD

@@ -68,6 +68,10 @@ class S3Settings(ObjectStoreSettings):
             bucket_in_host=environment.get(_VIRTUAL_HOSTED, "").lower() == "true",
         )
 
+    @classmethod
+    def credential_variables(cls, environment: Mapping[str, str]) -> tuple[str, ...]:
+        return tuple(name for name in ("AWS_ACCESS_KEY_ID", *cls.SECRETS) if environment.get(name))
+
     def environment(self) -> dict[str, str]:
         found = {
             "AWS_ENDPOINT_URL": self.endpoint,

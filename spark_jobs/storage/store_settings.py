@@ -42,6 +42,11 @@ class ObjectStoreSettings(ABC):
             InvalidParameterError: An endpoint is not a URL, or contains a user.
         """
 
+    @classmethod
+    @abstractmethod
+    def credential_variables(cls, environment: Mapping[str, str]) -> tuple[str, ...]:
+        """Returns the names of the variables of an environment that have the credentials which the clients use; none with a role."""
+
     @abstractmethod
     def environment(self) -> dict[str, str]:
         """Returns the variables that give a driver these settings; they take the place of all :attr:`VARIABLES`."""

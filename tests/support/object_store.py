@@ -1,7 +1,9 @@
 """An S3 server on this machine, for tests of files in an object store."""
 
+import json
 import logging
 import os
+import re
 import subprocess
 import sys
 import time
@@ -11,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock, Thread
 from typing import Any
+from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 from uuid import uuid4
 
@@ -89,6 +92,41 @@ def object_store_apart() -> Iterator[str]:
         with server.stdin, s3_environment(url):
             urlopen(Request(f"{url}/{BUCKET}", method="PUT"), timeout=30).close()
             yield f"s3://{BUCKET}"
+
+
+@contextmanager
+def object_store_of_two_owners(own: str, others: str, missing: str) -> Iterator[None]:
+    """Starts a server as :func:`object_store_apart` does, with two buckets, and with a user whose policy allows only the first.
+
+    The environment has the user's keys. The server checks the signature and the policy of every request.
+
+    Args:
+        own: The bucket that the user may use.
+        others: The bucket that the user may not use.
+        missing: The name of a bucket that the user may use, but that does not exist.
+    """
+    with object_store_apart(), pytest.MonkeyPatch.context() as patch:
+        url = os.environ["AWS_ENDPOINT_URL"]
+        for bucket in (own, others):
+            urlopen(Request(f"{url}/{bucket}", method="PUT"), timeout=30).close()
+
+        def ask(**call: str) -> str:
+            request = Request(url, urlencode(call).encode(), {"Authorization": _SIGNED.replace("/s3/", "/iam/")})
+            with urlopen(request, timeout=30) as answer:
+                return str(answer.read().decode())
+
+        allowed = [f"arn:aws:s3:::{bucket}{keys}" for bucket in (own, missing) for keys in ("", "/*")]
+        policy = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "s3:*", "Resource": allowed}]}
+        ask(Action="CreateUser", UserName="driver")
+        ask(Action="PutUserPolicy", UserName="driver", PolicyName="own", PolicyDocument=json.dumps(policy))
+        keys = ask(Action="CreateAccessKey", UserName="driver")
+        for name, field_ in (("AWS_ACCESS_KEY_ID", "AccessKeyId"), ("AWS_SECRET_ACCESS_KEY", "SecretAccessKey")):
+            found = re.search(f"<{field_}>(.*)</{field_}>", keys)
+            assert found
+            patch.setenv(name, found[1])
+        checked = Request(f"{url}/moto-api/reset-auth", b"0", {"Content-Type": "text/plain"}, method="POST")
+        urlopen(checked, timeout=30).close()
+        yield
 
 
 def serve() -> None:

@@ -144,7 +144,7 @@ class RequestedCheckpoints:
         Raises:
             RejectedError: Its directory has other files, or overlaps the home, a table or a source.
             DeadlineExceededError: Its storage has not answered in time.
-            StorageError: Its directory cannot be read.
+            StorageError: Its directory cannot be read: as :class:`AccessDeniedError` or :class:`NotFoundError` if no other try can.
         """
         target = savepoint_place(self._home, request)
 
@@ -192,7 +192,9 @@ class RequestedCheckpoints:
             with _logged("a directory for a savepoint cannot be read"):
                 try:
                     self.check(request)
-                except RejectedError as error:
+                except StreamPipelineError as error:
+                    if error.retry is not Retry.NEVER:
+                        raise
                     self.reject_or_log(RequestEvent.SAVEPOINT_IS_IMPOSSIBLE, [request], error)
                     return False
         return True

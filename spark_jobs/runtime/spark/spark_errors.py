@@ -19,12 +19,14 @@ from spark_jobs.protocol.errors import (
     InterruptedRunError,
     InvalidPipelineError,
     PermanentFailureError,
+    StorageError,
     StorageFullError,
     StreamPipelineError,
     for_sources,
 )
 from spark_jobs.publication.delta_jvm import java_causes, java_class_names
 from spark_jobs.runtime.spark.session import is_wrong_call, jvm_has_ended
+from spark_jobs.storage.object_store_settings import SPELLINGS, denied, without_root
 from spark_jobs.storage.os_errors import is_full, without_room
 
 _CONDITION = re.compile(r"\[([A-Z_][A-Z0-9_]{3,}(?:\.[A-Z0-9_]+)*)\]")
@@ -38,6 +40,10 @@ _STACK_OR_PLAN = re.compile(
 """Matches a line of a Java stack, or one after which Spark prints a plan or a stack."""
 _FULL = re.compile(r"No space left on device|Disk quota exceeded|quota of \S+ is exceeded")
 """Matches the messages of Linux, its quotas and HDFS if a file cannot grow, from Java, RocksDB or a Python worker."""
+_PLACE = re.compile(rf"[`'\"]?({'|'.join(SPELLINGS)})(://[^`'\"]*?)[`'\"]?: ")
+"""Matches the beginning of a message of Hadoop's clients of object stores: the place."""
+_DENYING = "java.nio.file.AccessDeniedException"
+_WITHOUT_ROOT = "org.apache.hadoop.fs.s3a.UnknownStoreException"
 _MESSAGE_MAX = 2_000
 _PACKAGE = Path(spark_jobs.__file__).parent
 _REFUSING = (AnalysisException, IllegalArgumentException, PySparkAttributeError, PySparkTypeError, PySparkValueError)
@@ -318,6 +324,18 @@ def full(failed: str, error: BaseException, places: Iterable[str], **texts: str)
     )
 
 
+def _closed_place(who: str, error: Exception) -> StorageError | None:
+    """Returns the error to raise if a bucket denies access to Spark's client or does not exist; None if an error does not say so."""
+    for cause in _causes(error):
+        names, place = java_class_names(cause), _PLACE.match(str(cause.getMessage() or ""))
+        url = f"{SPELLINGS[place[1]]}{place[2]}" if place else ""
+        if url and _DENYING in names:
+            return denied(url, f"{who}.")
+        if url and _WITHOUT_ROOT in names:
+            return without_root(url)
+    return None
+
+
 def _any_of(names: Sequence[str]) -> str:
     *others, last = dict.fromkeys(names)
     return f"{', '.join(others)} or {last}" if others else last
@@ -393,6 +411,8 @@ def refusing(who: str, remedy: str, safe: str, also: str = "", *, calls: bool = 
     Raises:
         InvalidPipelineError: Another try would fail in the same way.
         InterruptedRunError: Another try may succeed.
+        AccessDeniedError: An object store denies access to Spark's client.
+        NotFoundError: An object store has no such bucket.
         StorageFullError: No space, or no quota, is left.
     """
     try:
@@ -400,6 +420,8 @@ def refusing(who: str, remedy: str, safe: str, also: str = "", *, calls: bool = 
     except StreamPipelineError:
         raise
     except Exception as error:
+        if closed := _closed_place(who, error):
+            raise closed from None  # without its cause: the store's answer may contain the signed text
         if no_room := full(who, error, (), safe=safe):
             raise no_room from error
         known, again = find(error), may_heal(error)
