@@ -30,11 +30,26 @@ __all__ = ["seed"]
 WITHOUT_A_JVM = cases(Publisher.DELTA_RS, (Kind.APPEND, Kind.COMPLETE), by_spark=False)
 
 
-@pytest.fixture(scope="module", params=["moto", pytest.param("versitygw", marks=[pytest.mark.versitygw, pytest.mark.nightly])])
-def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+IN_S3 = ["moto", pytest.param("versitygw", marks=[pytest.mark.versitygw, pytest.mark.nightly])]
+in_s3 = pytest.mark.parametrize("store", IN_S3, indirect=True)
+everywhere = pytest.mark.parametrize("store", [None, *IN_S3], indirect=True, ids=lambda server: server or "on a disk")
+
+
+@pytest.fixture(scope="module")
+def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str | None]:
+    """A place in the server of S3 that the parameter names. None without a server."""
+    if request.param is None:
+        yield None
+        return
     server = versitygw(tmp_path_factory.mktemp("versitygw")) if request.param == "versitygw" else object_store_apart()
     with server as place:
         yield place
+
+
+@pytest.fixture
+def pipeline(store: str | None, tmp_path: Path) -> StagedPipeline:
+    """A pipeline in the store, or on a disk."""
+    return PipelineInS3(f"{store}/{uuid4()}", tmp_path) if store else StagedPipeline(quick(tmp_path / "home"), tmp_path)
 
 
 @pytest.mark.parametrize("case", sampled(WITHOUT_A_JVM, stride=1))
@@ -42,12 +57,14 @@ def test_a_foreign_writer_at_any_moment_of_a_publication_breaks_no_table(tmp_pat
     assert_right_or_refused(case, tmp_path)
 
 
-def test_a_publication_whose_commit_is_replaced_at_once_is_made_again(tmp_path: Path) -> None:
-    assert_made_again_at_once(tmp_path, Publisher.DELTA_RS, Kind.APPEND, WITHOUT_SPARK)
+@everywhere
+def test_a_publication_whose_commit_is_replaced_at_once_is_made_again(pipeline: StagedPipeline) -> None:
+    assert_made_again_at_once(pipeline, Publisher.DELTA_RS, Kind.APPEND, WITHOUT_SPARK)
 
 
-def test_a_publication_whose_commit_is_replaced_later_is_reported(tmp_path: Path) -> None:
-    assert_found_out_later(tmp_path, Publisher.DELTA_RS, Kind.APPEND, WITHOUT_SPARK)
+@everywhere
+def test_a_publication_whose_commit_is_replaced_later_is_reported(pipeline: StagedPipeline) -> None:
+    assert_found_out_later(pipeline, Publisher.DELTA_RS, Kind.APPEND, WITHOUT_SPARK)
 
 
 @pytest.mark.parametrize("kind", [Kind.APPEND, Kind.COMPLETE])
@@ -59,12 +76,12 @@ def test_several_publishers_among_many_writers_publish_each_checkpoint_once(
     race(pipeline, f"{seed} {round_}", kind, Publisher.DELTA_RS, WITHOUT_SPARK, DeltaRsWriter)
 
 
+@in_s3
 @pytest.mark.parametrize("kind", [Kind.APPEND, Kind.COMPLETE])
 @pytest.mark.parametrize("round_", rounds(sample=1, at_night=50))
 def test_several_publishers_among_many_writers_publish_each_checkpoint_once_in_s3(
-    tmp_path: Path, store: str, seed: int, kind: Kind, round_: int
+    pipeline: StagedPipeline, seed: int, kind: Kind, round_: int
 ) -> None:
-    pipeline = PipelineInS3(f"{store}/{uuid4()}", tmp_path)
     race(pipeline, f"{seed} {round_}", kind, Publisher.DELTA_RS, WITHOUT_SPARK, DeltaRsWriter)
 
 

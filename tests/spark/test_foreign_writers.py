@@ -75,15 +75,29 @@ def test_the_daily_sample_of_cases_has_every_class_of_cases() -> None:
     assert tried == there
 
 
+@pytest.fixture(params=["on a disk", pytest.param("in a store", marks=[pytest.mark.stores, pytest.mark.nightly])])
+def pipeline(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> StagedPipeline:
+    """A pipeline on a disk. At night also one in a store: tests/concurrency/test_foreign_writers.py has it on every change."""
+    if request.param == "on a disk":
+        return StagedPipeline(quick(tmp_path / "home"), tmp_path)
+    found = PipelineInS3(f"{request.getfixturevalue('store')}/{tmp_path.name}", tmp_path)
+    make_commits_conditional(spark, found.files.url)
+    return found
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("kind", [Kind.APPEND, Kind.SEQUENCED])
-def test_a_publication_whose_commit_is_replaced_at_once_is_made_again(tmp_path: Path, spark: SparkSession, kind: Kind) -> None:
-    assert_made_again_at_once(tmp_path, Publisher.SPARK, kind, Publishers(lambda: spark))
+def test_a_publication_whose_commit_is_replaced_at_once_is_made_again(
+    pipeline: StagedPipeline, spark: SparkSession, kind: Kind
+) -> None:
+    assert_made_again_at_once(pipeline, Publisher.SPARK, kind, Publishers(lambda: spark))
 
 
 @pytest.mark.parametrize("kind", [Kind.APPEND, pytest.param(Kind.SEQUENCED, marks=pytest.mark.nightly)])
-def test_a_publication_whose_commit_is_replaced_later_is_reported(tmp_path: Path, spark: SparkSession, kind: Kind) -> None:
-    assert_found_out_later(tmp_path, Publisher.SPARK, kind, Publishers(lambda: spark))
+def test_a_publication_whose_commit_is_replaced_later_is_reported(
+    pipeline: StagedPipeline, spark: SparkSession, kind: Kind
+) -> None:
+    assert_found_out_later(pipeline, Publisher.SPARK, kind, Publishers(lambda: spark))
 
 
 @pytest.mark.parametrize(
@@ -111,15 +125,22 @@ def test_several_publishers_among_many_writers_publish_each_checkpoint_once(
 
 
 @pytest.mark.stores
-@pytest.mark.parametrize("round_", rounds(sample=1, at_night=50))
+@pytest.mark.parametrize(
+    ("round_", "kind"),
+    [
+        pytest.param(*round_.values, kind, marks=round_.marks if kind is Kind.APPEND else pytest.mark.nightly)
+        for round_ in rounds(sample=1, at_night=50)
+        for kind in (Kind.APPEND, Kind.SEQUENCED)
+    ],
+)
 def test_several_publishers_among_many_writers_publish_each_checkpoint_once_in_s3(
-    tmp_path: Path, store: str, spark: SparkSession, seed: int, round_: int
+    tmp_path: Path, store: str, spark: SparkSession, seed: int, kind: Kind, round_: int
 ) -> None:
     pipeline = PipelineInS3(f"{store}/{tmp_path.name}", tmp_path)
     make_commits_conditional(spark, pipeline.files.url)
     size = Size() if round_ else Size(checkpoints=2, actions=4)
     writer = partial(SparkWriter, spark)
-    race(pipeline, f"{seed} {round_}", Kind.APPEND, Publisher.SPARK, Publishers(lambda: spark), writer, size)
+    race(pipeline, f"{seed} {round_}", kind, Publisher.SPARK, Publishers(lambda: spark), writer, size)
 
 
 class Worker:

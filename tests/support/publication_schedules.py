@@ -17,6 +17,7 @@ from spark_jobs.protocol.steps import Step, observed_by
 from spark_jobs.publication.publisher import publish
 from spark_jobs.publication.transactions import Publishers, Transaction
 from tests.support.foreign_writers import ACTIONS, Action
+from tests.support.opened_tables import IN_A_STORE
 from tests.support.sink_kinds import Graves, Kind, Reference, Rows, cut_of, graves_in, rows_in
 from tests.support.staged_pipeline import HOURLY, SCHEMA, Row, StagedPipeline, path_of
 from tests.support.systems import quick
@@ -166,14 +167,20 @@ class Interruption(Publishers):
 
 
 def published_into(directory: Path, *, partitioned: bool = True) -> StagedPipeline:
-    """Returns a table with a published checkpoint and a row of another writer."""
+    """Returns a pipeline in a directory that :func:`begin_published` has begun."""
     pipeline = StagedPipeline(quick(directory / "home"), directory)
+    begin_published(pipeline, partitioned=partitioned)
+    return pipeline
+
+
+def begin_published(pipeline: StagedPipeline, *, partitioned: bool = True) -> None:
+    """Makes a table with a published checkpoint and a row of another writer."""
     pipeline.make_table(HOURLY, partition_by=("day",) if partitioned else ())
     pipeline.checkpoint({HOURLY: PUBLISHED}, publish=Publish.EVERY_CHECKPOINT)
     publish(pipeline.files)
     number, day = OF_ANOTHER
-    write_deltalake(pipeline.tables[HOURLY], pa.table({"id": [number], "day": [day]}, SCHEMA), mode="append")
-    return pipeline
+    row = pa.table({"id": [number], "day": [day]}, SCHEMA)
+    write_deltalake(pipeline.tables[HOURLY], row, mode="append", storage_options=IN_A_STORE)
 
 
 def stage_pending(pipeline: StagedPipeline, publisher: Publisher, kind: Kind) -> Mapping[str, Any]:

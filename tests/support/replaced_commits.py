@@ -1,26 +1,26 @@
 """Publications whose commit is replaced by another writer's commit, and the reaction of the publisher."""
 
 import json
-import os
-from pathlib import Path
 
 import pytest
 
+from spark_jobs.protocol.delta_log import DELTA_LOG
 from spark_jobs.protocol.documents import Publish, Publisher
 from spark_jobs.protocol.errors import RejectedError
 from spark_jobs.protocol.ids import CheckpointId
 from spark_jobs.protocol.steps import Step, observed_by
 from spark_jobs.publication.publisher import publish
 from spark_jobs.publication.transactions import Publishers
+from spark_jobs.storage.table_uris import table_files
 from tests.support.foreign_writers import STRANGER
-from tests.support.publication_schedules import OF_ANOTHER, PUBLISHED, pending, published_into, stage_pending
+from tests.support.publication_schedules import OF_ANOTHER, PUBLISHED, begin_published, pending, stage_pending
 from tests.support.sink_kinds import Kind, Reference, graves_in
-from tests.support.staged_pipeline import HOURLY, Row, StagedPipeline, path_of
+from tests.support.staged_pipeline import HOURLY, Row, StagedPipeline
 
 
-def assert_made_again_at_once(directory: Path, publisher: Publisher, kind: Kind, publishers: Publishers) -> None:
+def assert_made_again_at_once(pipeline: StagedPipeline, publisher: Publisher, kind: Kind, publishers: Publishers) -> None:
     """Checks a publication whose first commit is replaced right after it was made."""
-    pipeline = published_into(directory)
+    begin_published(pipeline)
     cut = stage_pending(pipeline, publisher, kind)
     with observed_by(_ReplacesCommit(pipeline)):
         results = publish(pipeline.files, publishers=publishers)
@@ -31,12 +31,12 @@ def assert_made_again_at_once(directory: Path, publisher: Publisher, kind: Kind,
     assert pipeline.commits(HOURLY) == [1, 2, 3]
 
 
-def assert_found_out_later(directory: Path, publisher: Publisher, kind: Kind, publishers: Publishers) -> None:
+def assert_found_out_later(pipeline: StagedPipeline, publisher: Publisher, kind: Kind, publishers: Publishers) -> None:
     """Checks a publication whose last commit is replaced later.
 
     The next checkpoint is refused, and the lost one can be published again.
     """
-    pipeline = published_into(directory)
+    begin_published(pipeline)
     cut = stage_pending(pipeline, publisher, kind)
     publish(pipeline.files, publishers=publishers)
     _replace_newest_commit(pipeline, STRANGER)
@@ -67,16 +67,15 @@ def _expected(kind: Kind, checkpoints: int, *, stranger_after: int) -> Reference
 def _replace_newest_commit(pipeline: StagedPipeline, row: Row) -> None:
     """Replaces the newest commit by another one, like a writer that finds no file of its version and renames its own too late.
 
-    Spark does so on a local file system, see docs/reference/concurrent-writers.md.
+    Spark does so on a local file system and in S3 with its default log store, see docs/reference/concurrent-writers.md.
     """
-    newest = max((path_of(pipeline.tables[HOURLY]) / "_delta_log").glob("*.json"))
+    files = table_files(pipeline.tables[HOURLY])
+    newest = max(name for name in files.names(DELTA_LOG) if name.endswith(".json"))
     info = {"commitInfo": {"timestamp": 0, "operation": "WRITE", "operationParameters": {}}}
     actions = [info, *({"add": line["add"]} for line in pipeline.stage(HOURLY, [row]))]
-    other = newest.with_suffix(".other")
-    other.write_text("".join(json.dumps(action) + "\n" for action in actions))
     # Hadoop's checksum of a file is renamed with it. A checksum of other content would make the file unreadable for Spark.
-    newest.with_name(f".{newest.name}.crc").unlink(missing_ok=True)
-    os.replace(other, newest)
+    files.delete(f"{DELTA_LOG}/.{newest}.crc")
+    files.replace(f"{DELTA_LOG}/{newest}", "".join(json.dumps(action) + "\n" for action in actions).encode())
 
 
 class _ReplacesCommit:

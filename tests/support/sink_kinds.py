@@ -10,11 +10,11 @@ from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
-from deltalake import DeltaTable
 
 from spark_jobs.protocol.documents import Publisher, SinkMode
 from spark_jobs.protocol.merge_cut import MergeCut
-from tests.support.staged_pipeline import SCHEMA, Row, StagedPipeline, path_of
+from tests.support.opened_tables import opened
+from tests.support.staged_pipeline import Row, StagedPipeline
 
 Rows = list[Row]
 Graves = dict[int, str | None]
@@ -41,16 +41,10 @@ def cut_of(pipeline: StagedPipeline, publisher: Publisher, kind: Kind) -> Mappin
     if kind.mode is SinkMode.UPSERT:
         rule: dict[str, Any] = {"sequence_by": None, "apply_as_deletes": None, "tombstones": None}
         if kind is Kind.SEQUENCED:
-            rule = {"sequence_by": "day", "apply_as_deletes": "day LIKE '%!'", "tombstones": _made(pipeline, "tombstones")}
+            rule = {"sequence_by": "day", "apply_as_deletes": "day LIKE '%!'", "tombstones": pipeline.make_channel("tombstones")}
         above = 2**28 if publisher is Publisher.DELTA_RS else 0
-        cut["merge"] = MergeCut(keys=("id",), staged_in=_made(pipeline, "channel"), spark_above_bytes=above, **rule)
+        cut["merge"] = MergeCut(keys=("id",), staged_in=pipeline.make_channel("channel"), spark_above_bytes=above, **rule)
     return MappingProxyType(cut)
-
-
-def _made(pipeline: StagedPipeline, name: str) -> str:
-    uri = (pipeline.directory / name).as_uri()
-    DeltaTable.create(uri, SCHEMA, configuration={"delta.checkpointInterval": "1000000000"})
-    return uri
 
 
 def graves_in(cut: Mapping[str, Any]) -> Graves:
@@ -58,7 +52,7 @@ def graves_in(cut: Mapping[str, Any]) -> Graves:
     rule = cut.get("merge")
     if rule is None or rule.tombstones is None:
         return {}
-    found = rows_in(DeltaTable(str(path_of(rule.tombstones))).to_pyarrow_table())
+    found = rows_in(opened(rule.tombstones).to_pyarrow_table())
     assert len(found) == len(dict(found)), f"a key is remembered twice: {found}"
     return dict(found)
 

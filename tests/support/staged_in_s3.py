@@ -22,20 +22,27 @@ class PipelineInS3(StagedPipeline):
     def __init__(self, store: str, directory: Path, home: str = "home") -> None:
         super().__init__(open_place(f"{store}/{home}"), directory)
         self._store = store
+        self._made: dict[str, LocalFiles] = {}
+        """By the URI of a table in the store the directory in which its files are made."""
 
     def make_table(self, sink: SinkName = HOURLY, **options: Any) -> str:
-        super().make_table(sink, partition_by=(), **options)
-        uri = self.tables[sink] = table_uri(f"{self._store}/tables/{sink}")
-        copy_all(self._made(sink), table_files(uri), self._made(sink).paths())
-        return uri
+        super().make_table(sink, **(options | {"partition_by": ()}))
+        self.tables[sink] = self._copied(sink)
+        return self.tables[sink]
+
+    def make_channel(self, name: str) -> str:
+        super().make_channel(name)
+        return self._copied(name)
 
     def stage(
         self, sink: SinkName, rows: Sequence[Row], batch: int = 0, *, prefix: str = "", uri: str | None = None
     ) -> list[dict[str, Any]]:
         """Stages a file for each row."""
-        own = (self.directory / sink).as_uri()
+        there = uri or self.tables[sink]
+        made = self._made[there]
+        own = made.local().as_uri()
         lines = [line for row in rows for line in super(PipelineInS3, self).stage(sink, [row], batch, prefix=prefix, uri=own)]
-        copy_all(self._made(sink), table_files(self.tables[sink]), [unquote(line["add"]["path"]) for line in lines])
+        copy_all(made, table_files(there), [unquote(line["add"]["path"]) for line in lines])
         return lines
 
     def staged(self, sink: SinkName) -> tuple[Files, list[str]]:
@@ -43,8 +50,12 @@ class PipelineInS3(StagedPipeline):
         files = table_files(self.tables[sink])
         return files, [path for path in files.paths() if "part-" in path]
 
-    def _made(self, sink: SinkName) -> Files:
-        return LocalFiles(self.directory / sink)
+    def _copied(self, name: str) -> str:
+        """Copies a table that was made in a directory into the store. Returns its URI there."""
+        uri, made = table_uri(f"{self._store}/tables/{name}"), LocalFiles(self.directory / name)
+        copy_all(made, table_files(uri), made.paths())
+        self._made[uri] = made
+        return uri
 
     def log(self, sink: SinkName = HOURLY) -> list[list[Action]]:
         there = table_files(self.tables[sink])

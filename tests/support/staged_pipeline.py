@@ -43,6 +43,7 @@ from spark_jobs.publication.publisher import WITHOUT_SPARK, SinkIncarnation, clo
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.open import open_files
 from tests.support.delta_logs import Action, commits
+from tests.support.opened_tables import opened
 
 PIPELINE = PipelineUuid("11111111-1111-1111-1111-111111111111")
 ANOTHER = PipelineUuid("another")
@@ -172,6 +173,12 @@ class StagedPipeline:
         self.tables[sink] = uri
         return uri
 
+    def make_channel(self, name: str) -> str:
+        """Makes a table that an upsert has next to its own: its channel, or its tombstones. Returns the URI."""
+        uri = (self.directory / name).as_uri()
+        DeltaTable.create(uri, SCHEMA, configuration={"delta.checkpointInterval": "1000000000"})
+        return uri
+
     def stage(
         self, sink: SinkName, rows: Sequence[Row], batch: int = 0, *, prefix: str = "", uri: str | None = None
     ) -> list[dict[str, Any]]:
@@ -244,7 +251,7 @@ class StagedPipeline:
 
     def rows(self, sink: SinkName, version: int | None = None) -> list[Row]:
         """Returns the public rows of the table, sorted."""
-        table = DeltaTable(self.tables[sink], version=version).to_pyarrow_table()
+        table = opened(self.tables[sink], version).to_pyarrow_table()
         return sorted(zip(table["id"].to_pylist(), table["day"].to_pylist(), strict=True), key=str)
 
     def log(self, sink: SinkName = HOURLY) -> list[list[Action]]:
