@@ -1,12 +1,15 @@
 """Sites for whole runs."""
 
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from spark_jobs.runtime.driver.cancellation import Cancellation
 from spark_jobs.runtime.driver.heartbeat import Heartbeat
-from tests.support.run_site import RunSite
+from tests.support.object_store import object_store_of
+from tests.support.run_site import RunSite, small_session
 from tests.support.seeds import seed
 from tests.support.small_pipeline import deliver
 
@@ -31,3 +34,17 @@ def site(tmp_path: Path, one_day: Path, monkeypatch: pytest.MonkeyPatch) -> RunS
     monkeypatch.setattr(Heartbeat, "_beat", lambda heartbeat: None)
     monkeypatch.setattr(Cancellation, "_watch", lambda cancellation: None)
     return RunSite(tmp_path / "site", one_day)
+
+
+@pytest.fixture(scope="session")
+def store() -> Iterator[str]:
+    """A place in an S3 server."""
+    with object_store_of(small_session()) as place:
+        yield place
+
+
+# Each durable step is the same on a disk, where its test fails by day.
+@pytest.fixture(params=["on a disk", pytest.param("in a store", marks=[pytest.mark.stores, pytest.mark.nightly])])
+def any_site(site: RunSite, request: pytest.FixtureRequest) -> RunSite:
+    """A site on a disk, and one whose home and tables are in a store."""
+    return site if request.param == "on a disk" else replace(site, bucket=request.getfixturevalue("store"))

@@ -5,12 +5,12 @@ from pathlib import Path
 from shutil import rmtree
 
 import pytest
-from deltalake import DeltaTable
 
 from spark_jobs import DeltaSink, Pipeline
 from spark_jobs.protocol.steps import Step
 from tests.support import small_pipeline
 from tests.support.crashes import Point, run_into
+from tests.support.opened_tables import opened
 from tests.support.run_site import RunSite, small_session
 
 pytestmark = pytest.mark.spark
@@ -36,8 +36,8 @@ def read_a_part(events: Path, checkpoint: Path, table: Path) -> None:
     query.stop()
 
 
-def rows(table: Path) -> list[tuple[object, ...]]:
-    found = DeltaTable(table).to_pyarrow_table()
+def rows(table: Path | str) -> list[tuple[object, ...]]:
+    found = opened(str(table)).to_pyarrow_table()
     return sorted(zip(found["at"].to_pylist(), found["origin"].to_pylist(), strict=True))
 
 
@@ -45,10 +45,10 @@ def completes_a_step(point: Point) -> bool:
     return not point.before and point.step in BATCH
 
 
-def test_a_run_that_dies_after_each_step_of_an_adoption_reads_each_row_once(site: RunSite, tmp_path: Path) -> None:
+def test_a_run_that_dies_after_each_step_of_an_adoption_reads_each_row_once(any_site: RunSite, tmp_path: Path) -> None:
     old = tmp_path / "old"
-    read_a_part(site.events, old, tmp_path / "old table")
-    adopting = replace(site, pipeline=copying(), adopt_offsets={"events": str(old)})
+    read_a_part(any_site.events, old, tmp_path / "old table")
+    adopting = replace(any_site, pipeline=copying(), adopt_offsets={"events": str(old)})
     died_after = []
     for _ in range(2 * len(BATCH)):
         point = run_into(adopting, completes_a_step)
@@ -60,4 +60,4 @@ def test_a_run_that_dies_after_each_step_of_an_adoption_reads_each_row_once(site
     old_rows, new_rows = rows(tmp_path / "old table"), rows(adopting.table("copy"))
     assert old_rows
     assert new_rows
-    assert sorted(old_rows + new_rows) == rows(site.events)
+    assert sorted(old_rows + new_rows) == rows(any_site.events)

@@ -23,9 +23,9 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.fixture
-def second_day(site: RunSite, tmp_path: Path) -> RunSite:
+def second_day(any_site: RunSite, tmp_path: Path) -> RunSite:
     """A site whose first day has run. The second day waits for the changed code."""
-    return after_a_day(replace(site, events=tmp_path / "daily events"))
+    return after_a_day(replace(any_site, events=tmp_path / "daily events"))
 
 
 def after_a_day(site: RunSite) -> RunSite:
@@ -52,6 +52,7 @@ def test_attempts_that_die_after_each_step_of_a_change_of_code_lose_and_double_n
 
 
 @pytest.mark.nightly
+@pytest.mark.parametrize("any_site", ["on a disk"], indirect=True)
 def test_a_change_of_code_that_dies_once_at_any_point_is_finished_by_the_next_run(
     site: RunSite, second_day: RunSite, tmp_path: Path
 ) -> None:

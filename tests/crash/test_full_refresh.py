@@ -10,6 +10,7 @@ from spark_jobs.protocol.steps import Step
 from tests.support import delta_logs
 from tests.support.crashed_changes import OF_THE_CHANGE, assert_whole, changed
 from tests.support.crashes import HOUSEKEEPING, run_into, watched
+from tests.support.opened_tables import with_log
 from tests.support.run_site import RunSite
 from tests.support.small_pipeline import deliver
 
@@ -36,9 +37,9 @@ def after_a_day(site: RunSite) -> RunSite:
 
 
 @pytest.fixture
-def second_day(site: RunSite, tmp_path: Path) -> RunSite:
+def second_day(any_site: RunSite, tmp_path: Path) -> RunSite:
     """A site whose first day has run. The second day waits."""
-    return after_a_day(replace(site, events=tmp_path / "daily events"))
+    return after_a_day(replace(any_site, events=tmp_path / "daily events"))
 
 
 def assert_replaced_once(site: RunSite, refresh: tuple[str, ...]) -> None:
@@ -48,11 +49,13 @@ def assert_replaced_once(site: RunSite, refresh: tuple[str, ...]) -> None:
     """
     assert_whole(site)
     for name in ("hourly", "daily", "copied"):
-        removing = [entry for entry in delta_logs.commits(site.table(name)) if any("remove" in action for action in entry)]
+        with with_log(site.table(name)) as table:
+            removing = [entry for entry in delta_logs.commits(table) if any("remove" in action for action in entry)]
         assert len(removing) == (1 if name in refresh and name != "daily" else 0), name
         assert all(any("add" in action for action in entry) for entry in removing)
 
 
+@pytest.mark.parametrize("any_site", ["on a disk"], indirect=True)
 def test_a_refresh_that_dies_after_each_step_loses_and_doubles_no_row(second_day: RunSite, refresh: tuple[str, ...]) -> None:
     died = []
     for step in OF_THE_REFRESH:
@@ -77,6 +80,7 @@ def test_a_run_without_the_option_finishes_a_refresh_that_died(second_day: RunSi
 
 
 @pytest.mark.nightly
+@pytest.mark.parametrize("any_site", ["on a disk"], indirect=True)
 def test_a_refresh_that_dies_once_at_any_point_is_finished_by_the_next_run(
     site: RunSite, second_day: RunSite, refresh: tuple[str, ...], tmp_path: Path
 ) -> None:

@@ -48,9 +48,9 @@ def crash_once(site: RunSite, point: Point) -> None:
 def assert_finished(site: RunSite) -> None:
     """Checks that every row is public once, and one more run starts nothing."""
     site.assert_answered()
-    tables, attempts = contents(site.directory / "warehouse"), site.attempts()
+    tables, attempts = contents(site.warehouse), site.attempts()
     site.run()
-    assert contents(site.directory / "warehouse") == tables
+    assert contents(site.warehouse) == tables
     assert site.attempts() == attempts
 
 
@@ -76,13 +76,13 @@ def without_housekeeping(points: list[Point]) -> list[Point]:
 
 
 def test_a_run_that_dies_once_is_finished_by_the_next_run(
-    site: RunSite, clean_run: list[Point], seed: int, tmp_path: Path
+    any_site: RunSite, clean_run: list[Point], seed: int, tmp_path: Path
 ) -> None:
     kinds = {point.name: point for point in clean_run if point.step in (Step.SWEEP, Step.LOG_FOLD, Step.LOG_CHECKPOINT)}
     for number, point in enumerate(
         [*Random(seed).sample(list(kinds.values()), 1), *Random(seed).sample(without_housekeeping(clean_run), 1)]
     ):
-        crash_once(replace(site, directory=tmp_path / str(number)), point)
+        crash_once(replace(any_site, directory=tmp_path / str(number)), point)
 
 
 @pytest.mark.nightly
@@ -131,26 +131,32 @@ def test_three_suspended_days_survive_crashes_at_every_point(daily_site: RunSite
     daily_site.assert_answered(range(DAYS), checkpoints=DAYS)
 
 
+SOME = {Step.ATTEMPT_CREATE, Step.INCARNATION_CLOSE, Step.MANIFEST_CREATE, Step.RESPONSE_CREATE}
+
+
+# Each durable step is the same on a disk, where its test fails by day.
 @pytest.mark.parametrize(
-    "steps",
+    ("any_site", "steps"),
     [
-        pytest.param({Step.ATTEMPT_CREATE, Step.INCARNATION_CLOSE, Step.MANIFEST_CREATE, Step.RESPONSE_CREATE}, id="some points"),
-        pytest.param(set(Step), id="every point", marks=pytest.mark.nightly),
+        pytest.param("on a disk", SOME, id="some points"),
+        pytest.param("in a store", SOME, id="some points in a store", marks=[pytest.mark.stores, pytest.mark.nightly]),
+        pytest.param("on a disk", set(Step), id="every point", marks=pytest.mark.nightly),
     ],
+    indirect=["any_site"],
 )
-def test_after_a_fresh_start_that_dies_the_abandoned_rows_cannot_be_published(site: RunSite, steps: set[Step]) -> None:
-    site.run("abandoned", publish=Publish.EXTERNAL)
+def test_after_a_fresh_start_that_dies_the_abandoned_rows_cannot_be_published(any_site: RunSite, steps: set[Step]) -> None:
+    any_site.run("abandoned", publish=Publish.EXTERNAL)
     chain, closed = InTurn(steps), 0
     while not chain.answered:
-        run_into(site, chain.choose, "fresh", fresh=True)
+        run_into(any_site, chain.choose, "fresh", fresh=True)
         closed += chain.last is not None and chain.last.name == (Step.INCARNATION_CLOSE, False)
         if closed == len(SINKS):
-            refused_to_publish_the_abandoned(site)
-    refused_to_publish_the_abandoned(site)
+            refused_to_publish_the_abandoned(any_site)
+    refused_to_publish_the_abandoned(any_site)
     assert closed == len(SINKS)
-    assert site.public() == answer([0])
-    assert site.publications() == dict.fromkeys(SINKS, 1)
-    assert site.checkpoints() == [1, 2]
+    assert any_site.public() == answer([0])
+    assert any_site.publications() == dict.fromkeys(SINKS, 1)
+    assert any_site.checkpoints() == [1, 2]
 
 
 def test_a_run_whose_rows_can_never_become_public_fails(site: RunSite) -> None:

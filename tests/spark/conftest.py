@@ -1,7 +1,6 @@
 """One Spark session for all tests of a process, and the inputs that they share."""
 
 import gc
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +14,8 @@ from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.protocol.documents import Manifest, StartResponse
 from spark_jobs.runtime.spark.session import start_session
 from spark_jobs.storage.open import open_place
-from spark_jobs.storage.s3_settings import S3Settings
 from tests.spark import inputs
-from tests.support.object_store import object_store
+from tests.support.object_store import object_store_of
 from tests.support.permissions import obey_permissions
 from tests.support.shared_application import SHARED_APPLICATION, session_jars
 from tests.support.short_jvm import COMPILED
@@ -49,14 +47,8 @@ def _freed() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def store(spark: SparkSession) -> Iterator[str]:
-    """A place in an S3 server. Spark finds it, too, although the session started before the server."""
-    with object_store() as place:
-        configuration: Any = spark.sparkContext._jsc
-        settings = S3Settings.of(os.environ).for_spark({})
-        settings |= {"spark.hadoop.fs.s3a.access.key": os.environ["AWS_ACCESS_KEY_ID"]}
-        settings |= {"spark.hadoop.fs.s3a.secret.key": os.environ["AWS_SECRET_ACCESS_KEY"]}
-        for name, value in settings.items():
-            configuration.hadoopConfiguration().set(name.removeprefix("spark.hadoop."), value)
+    """A place in an S3 server."""
+    with object_store_of(spark) as place:
         yield place
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 from pyspark.sql import DataFrame
 
@@ -26,10 +25,10 @@ def public(path: Path | str, columns: Iterable[str] | None = None, version: int 
     return counted(opened(str(path), version).to_pyarrow_table(), columns)
 
 
-def public_count(path: Path) -> int | None:
+def public_count(path: Path | str) -> int | None:
     """Returns the number of rows that a reader sees; None if the table does not exist."""
     try:
-        return int(DeltaTable(str(path)).to_pyarrow_dataset().count_rows())
+        return int(opened(str(path)).to_pyarrow_dataset().count_rows())
     except TableNotFoundError:
         return None
 

@@ -14,6 +14,7 @@ from random import Random
 from typing import Any
 
 from spark_jobs.protocol.steps import Step, observed_by
+from spark_jobs.storage.open import open_place
 from tests.support.run_site import RunSite
 from tests.support.systems import Crashed, CrashSystem
 
@@ -130,28 +131,36 @@ def run_into(
         The point. None if the run ended.
     """
     system = CrashSystem(site.directory, foreign=foreign)
-    found: dict[str, str] = {}
+    found: dict[str, dict[str, str]] = {}
 
     def crash() -> None:
         system.crash()
-        found.update(contents(site.directory))
+        found.update(_everything(site))
 
     observer = Watched(choose, crash)
     with observed_by(observer):
         try:
             site.run(run, system=system, **options)
         except Crashed:
-            assert contents(site.directory) == found, f"a run went on after its crash {observer.chosen}"
+            assert _everything(site) == found, f"a run went on after its crash {observer.chosen}"
     return observer.chosen
 
 
-def contents(directory: Path) -> dict[str, str]:
+def contents(place: str | Path) -> dict[str, str]:
     """Returns the hash of every file of the product: not of Spark's checkpoints, locks, or the log for users."""
+    there = open_place(str(place))
+    here = there.local()
+    paths = there.paths() if here is None else [os.path.relpath(path, here) for path in _files(here)]
+    read = there.read if here is None else lambda path: (here / path).read_bytes()
     return {
-        str(path.relative_to(directory)): sha256(path.read_bytes()).hexdigest()
-        for path in map(Path, _files(directory))
-        if "checkpoint" not in path.parts and path.suffix not in (".lock", ".log", ".crc")
+        path: sha256(read(path)).hexdigest()
+        for path in paths
+        if "checkpoint" not in Path(path).parts and Path(path).suffix not in (".lock", ".log", ".crc")
     }
+
+
+def _everything(site: RunSite) -> dict[str, dict[str, str]]:
+    return {place: contents(place) for place in (str(site.directory), site.place)}
 
 
 def _files(directory: Path) -> list[str]:

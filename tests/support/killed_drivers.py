@@ -33,7 +33,7 @@ class KilledDrivers:
         return self.drivers.start(*self.options, run="live")
 
     def table(self, name: str) -> Path:
-        return self.drivers.site.table(name)
+        return Path(self.drivers.site.table(name))
 
     def cancel(self) -> None:
         """Cancels the newest attempt."""

@@ -92,7 +92,7 @@ class Events:
         return [(int(w) * 60, int(n), int(s)) for w, n, s in windows.itertuples()]
 
 
-def public_ids(table: Path) -> list[int]:
+def public_ids(table: Path | str) -> list[int]:
     """Returns the column ``id`` of a table, sorted; empty if the table does not exist."""
     return (
         sorted(DeltaTable(str(table)).to_pyarrow_table(columns=["id"])["id"].to_pylist())
@@ -101,7 +101,7 @@ def public_ids(table: Path) -> list[int]:
     )
 
 
-def public_minutes(table: Path) -> list[tuple[Any, ...]]:
+def public_minutes(table: Path | str) -> list[tuple[Any, ...]]:
     """Returns the public windows in the form of :meth:`Events.closed_minutes`."""
     if not DeltaTable.is_deltatable(str(table)):
         return []

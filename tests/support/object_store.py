@@ -19,6 +19,8 @@ from uuid import uuid4
 
 import pytest
 
+from spark_jobs.storage.s3_settings import S3Settings
+
 BUCKET = "savepoints"
 GOOGLE_BUCKET = "homes"
 ACCESS_KEY = "tests"
@@ -78,11 +80,26 @@ def object_store(silence: "Lock | None" = None, requests: Requests | None = None
 
 
 @contextmanager
+def object_store_of(spark: Any) -> Iterator[str]:
+    """Starts a server as :func:`object_store_apart` does. The session finds it, too, although it started before the server."""
+    with object_store_apart() as place:
+        settings = S3Settings.of(os.environ).for_spark({})
+        settings |= {"spark.hadoop.fs.s3a.access.key": os.environ["AWS_ACCESS_KEY_ID"]}
+        settings |= {"spark.hadoop.fs.s3a.secret.key": os.environ["AWS_SECRET_ACCESS_KEY"]}
+        for name, value in settings.items():
+            spark.sparkContext._jsc.hadoopConfiguration().set(name.removeprefix("spark.hadoop."), value)
+        yield place
+
+
+@contextmanager
 def object_store_apart() -> Iterator[str]:
     """Starts a server as :func:`object_store` does, in a process of its own.
 
     Some calls of delta-rs, such as a restore, wait for the store without letting other threads of Python run.
     """
+    if OTHER_SERVER in os.environ:
+        yield f"s3://{BUCKET}/{uuid4()}"
+        return
     program = "from tests.support.object_store import serve; serve()"
     pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, "-c", program], cwd=Path(__file__).parents[2], **pipes) as server:

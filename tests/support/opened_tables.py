@@ -1,6 +1,16 @@
 """Opens tables as any reader with delta-rs does, in a directory or in a store of the tests."""
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
 from deltalake import DeltaTable
+
+from spark_jobs.protocol.delta_log import DELTA_LOG
+from spark_jobs.storage.files import Files
+from spark_jobs.storage.local import LocalFiles
+from spark_jobs.storage.open import open_place
 
 IN_A_STORE = {"allow_http": "true"}
 """Options of delta-rs for a table in a store. It ignores them for a directory."""
@@ -8,3 +18,21 @@ IN_A_STORE = {"allow_http": "true"}
 
 def opened(table: str, version: int | None = None) -> DeltaTable:
     return DeltaTable(table, version=version, storage_options=IN_A_STORE)
+
+
+@contextmanager
+def with_log(table: str) -> Iterator[Path]:
+    """Yields a directory with the log of a table, for :mod:`tests.support.delta_logs`: the table's own, or one with a copy of the log."""
+    there = open_place(table)
+    here = there.local()
+    if here is not None:
+        yield here
+        return
+    with TemporaryDirectory() as directory:
+        copy_all(there, LocalFiles(directory), there.paths(DELTA_LOG))
+        yield Path(directory)
+
+
+def copy_all(source: Files, target: Files, paths: Iterable[str]) -> None:
+    for path in paths:
+        target.copy(source, path, path)

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -14,6 +15,7 @@ from spark_jobs import Pipeline
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.home import DividedHome, cache_name
+from spark_jobs.protocol.delta_log import DELTA_LOG
 from spark_jobs.protocol.documents import OnEnd, OnRewind, Publish, StartResponse
 from spark_jobs.protocol.ids import InputName, RunId
 from spark_jobs.protocol.start_requests import StartOptions
@@ -23,13 +25,16 @@ from spark_jobs.storage.files import Files
 from spark_jobs.storage.local import LocalFiles
 from spark_jobs.storage.open import open_place
 from spark_jobs.storage.system import System
+from spark_jobs.storage.table_uris import is_in_store, table_files
 from tests.support import delta_logs, small_pipeline
 from tests.support.kafka_broker import jars
 from tests.support.object_store import S3_JARS
+from tests.support.opened_tables import IN_A_STORE, opened, with_log
 from tests.support.permissions import obey_permissions
 from tests.support.shared_application import SHARED_APPLICATION, session_jars
 from tests.support.short_jvm import FEW_ROWS
 from tests.support.small_pipeline import SINKS, answer
+from tests.support.systems import until_crash
 
 APPLICATION = {"spark.master": "local[2]", "spark.driver.memory": "2g", "spark.ui.enabled": "false"} | FEW_ROWS
 """Settings of a driver's application."""
@@ -52,7 +57,7 @@ def small_session() -> SparkSession:
 
 @dataclass(frozen=True)
 class RunSite:
-    """A directory with a home and a warehouse. The events have a directory of their own, so that many sites can share them."""
+    """A directory with a home and a warehouse, or a place in a store. The events have a directory of their own, for many sites to share."""
 
     directory: Path
     events: Path
@@ -60,30 +65,46 @@ class RunSite:
     adopt_offsets: Mapping[str, str] = field(default_factory=dict)
     store: str | None = None
     """The place of the home's documents, if it is not :attr:`home`, which is then the cache."""
+    bucket: str | None = None
+    """The store that has the home's documents and the tables, at the path of :attr:`directory`. The directory then has the cache."""
+
+    @property
+    def place(self) -> str:
+        """Returns the path or the URL below which the home's documents and the tables are."""
+        return f"{self.bucket or ''}{self.directory}"
+
+    @property
+    def documents(self) -> str | None:
+        """Returns the place of the home's documents. None: they are in :attr:`home`."""
+        return f"{self.place}/home" if self.bucket else self.store
 
     @property
     def home(self) -> Path:
-        return self.directory / (cache_name(self._documents().url) if self.store else "home")
+        return self.directory / (cache_name(self._documents().url) if self.documents else "home")
 
     @property
     def parameters(self) -> dict[str, Any]:
-        return {"events": str(self.events), "warehouse": str(self.directory / "warehouse")}
+        return {"events": str(self.events), "warehouse": self.warehouse}
 
     def files(self, system: System | None = None) -> Files:
         here = LocalFiles(self.home, system)
-        return DividedHome(self._documents(system), here) if self.store else here
+        return DividedHome(self._documents(system), here) if self.documents else here
 
     def _documents(self, system: System | None = None) -> Files:
-        assert self.store is not None
-        return LocalFiles(self.store, system) if self.store.startswith("/") else open_place(self.store)
+        assert self.documents is not None
+        return (
+            LocalFiles(self.documents, system)
+            if self.documents.startswith("/")
+            else until_crash(open_place(self.documents), system)
+        )
 
     @property
     def options(self) -> list[str]:
         """Returns the options that give a driver the home."""
-        if self.store is None:
+        if self.documents is None:
             return [f"--home={self.home}"]
-        client = [f"--jars={','.join(jars(S3_JARS))}"] if self.store.startswith("s3:") else []
-        return [f"--home={self.store}", f"--work-root={self.directory}", *client]
+        client = [f"--jars={','.join(jars(S3_JARS))}"] if self.documents.startswith("s3:") else []
+        return [f"--home={self.documents}", f"--work-root={self.directory}", *client]
 
     def run(
         self,
@@ -101,7 +122,7 @@ class RunSite:
 
         Args:
             run: The run id.
-            system: The operating system of the storage port, for the home and for the tables' directories.
+            system: The operating system of the storage port, for everything that is in directories.
             home: The home, if not on ``system``.
             on_end: The option of ``StartOptions``, as all that follow.
             publish: The policy of every sink.
@@ -123,11 +144,17 @@ class RunSite:
                 full_refresh=tuple(full_refresh),
             ),
             small_session,
-            open_directory=lambda uri: LocalFiles(unquote(urlsplit(uri).path), system),
+            open_directory=partial(_open_table, system),
         )
 
-    def table(self, sink: str) -> Path:
-        return self.directory / "warehouse" / sink
+    @property
+    def warehouse(self) -> str:
+        """Returns the path or the URL of the directory of the tables."""
+        return f"{self.place}/warehouse"
+
+    def table(self, sink: str) -> str:
+        """Returns the path or the URL of a table."""
+        return f"{self.warehouse}/{sink}"
 
     def public(self) -> dict[str, list[tuple[Any, ...]]]:
         """Returns the rows of every table, sorted. A table that does not exist is empty."""
@@ -135,7 +162,11 @@ class RunSite:
 
     def publications(self) -> dict[str, int]:
         """Returns the number of Delta transactions that have published into each table."""
-        return {sink: len(delta_logs.publications(self.table(sink))) for sink in SINKS}
+        return {sink: len(self._publications(sink)) for sink in SINKS}
+
+    def _publications(self, sink: str) -> list[int]:
+        with with_log(self.table(sink)) as table:
+            return delta_logs.publications(table)
 
     def checkpoints(self) -> list[int]:
         return [int(k) for k in CheckpointStore(self.files()).taken()]
@@ -143,15 +174,12 @@ class RunSite:
     def attempts(self) -> int:
         return len(Attempts(self.files()).numbers())
 
-    def orphans(self) -> list[Path]:
-        """Returns the Parquet files in the tables' directories that neither a table nor a private log names."""
-        named = {path for log in self._logs() for entry in delta_logs.commits(log) for path in _added(entry, log)}
-        folded = {name for path in self.home.glob("work/*/stages/*/log/segments/*") for name in _folded(path)}
-        staged = [*self.directory.glob("warehouse/**/*.parquet"), *self.home.glob("channels/**/*.parquet")]
-        return sorted(path for path in staged if path not in named and path.name not in folded and "_delta_log" not in path.parts)
-
-    def _logs(self) -> list[Path]:
-        return [log.parent for log in self.directory.rglob("_delta_log")]
+    def orphans(self) -> list[str]:
+        """Returns the names of the Parquet files that are staged for tables and that neither a table nor a private log names."""
+        paths = [(files, path) for files in map(open_place, {str(self.directory), self.place}) for path in files.paths()]
+        named = {name for files, path in paths for name in _named(files, path)}
+        staged = {_name(path) for _, path in paths if _is_staged(path)}
+        return sorted(staged - named)
 
     def assert_answered(self, days: Iterable[int] = (0,), *, checkpoints: int = 1) -> None:
         """Checks that every row is public once, by one transaction per checkpoint."""
@@ -160,20 +188,34 @@ class RunSite:
         assert self.checkpoints() == list(range(1, checkpoints + 1))
 
 
-def _rows(path: Path) -> list[tuple[Any, ...]]:
-    if not DeltaTable.is_deltatable(str(path)):
+def _open_table(system: System | None, uri: str) -> Files:
+    return until_crash(table_files(uri), system) if is_in_store(uri) else LocalFiles(unquote(urlsplit(uri).path), system)
+
+
+def _rows(table: str) -> list[tuple[Any, ...]]:
+    if not DeltaTable.is_deltatable(table, storage_options=IN_A_STORE):
         return []
-    table = DeltaTable(path).to_pyarrow_table()
-    names = [name for name in ("origin", "day", "events", "until") if name in table.column_names]
-    return sorted(zip(*(table[name].to_pylist() for name in names), strict=True))
+    found = opened(table).to_pyarrow_table()
+    names = [name for name in ("origin", "day", "events", "until") if name in found.column_names]
+    return sorted(zip(*(found[name].to_pylist() for name in names), strict=True))
 
 
-def _added(entry: list[dict[str, Any]], table: Path) -> list[Path]:
-    paths = [unquote(action["add"]["path"]) for action in entry if "add" in action]
-    return [Path(path.removeprefix("file://")) if path.startswith("file:") else table / path for path in paths]
+def _is_staged(path: str) -> bool:
+    directories = path.split("/")
+    return path.endswith(".parquet") and bool({"warehouse", "channels"} & {*directories}) and DELTA_LOG not in directories
 
 
-def _folded(segment: Path) -> list[str]:
-    """Returns the names of the files in a segment, which are unique."""
-    lines = [json.loads(line) for line in segment.read_text().splitlines()]
-    return [unquote(add["path"]).rpartition("/")[2] for line in lines[:-1] for add in line["adds"]]  # the last line is their hash
+def _named(files: Files, path: str) -> list[str]:
+    """Returns the names of the Parquet files that a commit or a segment of a log names. They are unique."""
+    directory = path.rpartition("/")[0]
+    if directory.endswith("/log/segments"):
+        lines = [json.loads(line) for line in files.read(path).splitlines()]
+        return [_name(unquote(add["path"])) for line in lines[:-1] for add in line["adds"]]  # the last line is their hash
+    if directory.endswith(DELTA_LOG) and path.endswith(".json"):
+        actions = [json.loads(line) for line in files.read(path).splitlines()]
+        return [_name(unquote(action["add"]["path"])) for action in actions if "add" in action]
+    return []
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]

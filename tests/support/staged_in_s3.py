@@ -1,18 +1,17 @@
 """A pipeline whose home and tables are in S3, for tests without Spark."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import unquote
 
-from spark_jobs.protocol.delta_log import DELTA_LOG
 from spark_jobs.protocol.ids import SinkName
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.local import LocalFiles
 from spark_jobs.storage.open import open_place
-from spark_jobs.storage.table_uris import table_files, table_uri
+from spark_jobs.storage.table_uris import spark_path, table_files, table_uri
 from tests.support.delta_logs import Action, commits
+from tests.support.opened_tables import copy_all, with_log
 from tests.support.staged_pipeline import HOURLY, Row, StagedPipeline
 
 
@@ -58,12 +57,5 @@ class PipelineInS3(StagedPipeline):
         return uri
 
     def log(self, sink: SinkName = HOURLY) -> list[list[Action]]:
-        there = table_files(self.tables[sink])
-        with TemporaryDirectory() as directory:
-            copy_all(there, LocalFiles(Path(directory)), there.paths(DELTA_LOG))
-            return commits(Path(directory))
-
-
-def copy_all(source: Files, target: Files, paths: Iterable[str]) -> None:
-    for path in paths:
-        target.copy(source, path, path)
+        with with_log(spark_path(self.tables[sink])) as table:
+            return commits(table)

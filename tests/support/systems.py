@@ -15,7 +15,9 @@ from fnmatch import fnmatch
 from itertools import count
 from pathlib import Path
 from threading import Lock, RLock
+from typing import Any, cast
 
+from spark_jobs.storage.files import Files
 from spark_jobs.storage.local import LocalFiles
 from spark_jobs.storage.system import RealSystem, System
 
@@ -411,6 +413,26 @@ class CrashSystem(_Observed):
     def _walk(self) -> Iterator[str]:
         for directory, directories, files in os.walk(self._root):
             yield from (os.path.join(directory, name) for name in (*directories, *files))
+
+
+def until_crash(files: Files, system: System | None) -> Files:
+    """Returns a place in a store whose client dies with a :class:`CrashSystem`. The store keeps what it has answered."""
+    return cast(Files, _UntilCrash(files, system)) if isinstance(system, CrashSystem) else files
+
+
+class _UntilCrash:
+    """Looks up each operation in ``files``, until the crash."""
+
+    def __init__(self, files: Files, system: CrashSystem) -> None:
+        self._files, self._system = files, system
+
+    def below(self, directory: str) -> "_UntilCrash":
+        return _UntilCrash(self._files.below(directory), self._system)
+
+    def __getattr__(self, name: str) -> Any:
+        if self._system.crashed:
+            raise Crashed(f"before {name} in {self._files.url}")
+        return getattr(self._files, name)
 
 
 def _unlink_if_same(path: str, inode: int) -> None:
