@@ -137,9 +137,7 @@ def translated_store(place: str, *, writes: bool = False) -> Iterator[None]:
             path=place,
         ) from error
     except (PermissionDeniedError, UnauthenticatedError, PermissionError) as error:
-        raise denied(
-            place, _reason(error)
-        ) from None  # without its cause: the answer may have the signed text, with a session token
+        raise denied(place, _reason(error)) from None
     except NotImplementedError as error:
         raise _unusable(place, _reason(error)) from error
     except BaseException as error:

@@ -110,7 +110,10 @@ def store_of(url: str) -> ObjectStoreSettings:
 
 
 def denied(place: str, reason: str) -> AccessDeniedError:
-    """Returns the error of a place to which a store denies access. It names the owner of the credentials, never their values."""
+    """Returns the error of a place to which a store denies access. It names the owner of the credentials, never their values.
+
+    Raise it without its cause: the store's answer may contain the signed text, with a session token.
+    """
     kind, (owner, endpoint) = kind_of(place), _asked_as(place)
     return AccessDeniedError(
         f"{place}: the store denies access. {reason}",

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_jobs import DeltaSink, Pipeline
+from spark_jobs import CheckpointSettings, DeltaSink, Pipeline
 from spark_jobs.control.checkpoint_requests import CheckpointRequests, request_id
 from spark_jobs.protocol.checkpoint_requests import Wanted
 from spark_jobs.protocol.errors import AccessDeniedError, NotFoundError, StorageError
@@ -74,7 +74,7 @@ def _table(spark: SparkSession, place: str) -> DataFrame:
 
 
 def _pipeline(source: str, sink: str, read: Read = _files, *, bounded: bool = True) -> Pipeline:
-    pipeline = Pipeline("denied")
+    pipeline = Pipeline("denied", checkpoint=CheckpointSettings(interval="1 hour"))
 
     @pipeline.source(bounded=bounded)
     def rows(spark: SparkSession) -> DataFrame:
@@ -126,30 +126,21 @@ def test_a_source_in_a_bucket_of_other_credentials_is_refused(
     assert open_place(own.store or "").paths() == [], "nothing was written"
 
 
-@pytest.mark.parametrize(
-    ("bucket", "wanted"),
-    [
-        ("others", Wanted.SAVEPOINT),
-        # The tables above have the missing bucket, and tests/spark/test_stopping.py a stop that is refused.
-        pytest.param("others", Wanted.STOP, marks=pytest.mark.nightly),
-        pytest.param("missing", Wanted.SAVEPOINT, marks=pytest.mark.nightly),
-        pytest.param("missing", Wanted.STOP, marks=pytest.mark.nightly),
-    ],
-)
+@pytest.mark.parametrize("wanted", [Wanted.SAVEPOINT, Wanted.STOP])
+@pytest.mark.parametrize(("bucket", "kind"), [("others", AccessDeniedError), ("missing", NotFoundError)])
 def test_a_savepoint_in_a_bucket_of_other_credentials_is_refused_before_its_checkpoint(
-    site: Site, buckets: Buckets, folder: str, bucket: str, wanted: Wanted
+    site: Site, buckets: Buckets, folder: str, bucket: str, kind: type[StorageError], wanted: Wanted
 ) -> None:
     place = f"{getattr(buckets, bucket)}/{uuid4()}"
     with Running(site.spark, _pipeline(folder, str(site.tables / "table"), bounded=False), site.home) as running:
-        running.until(lambda: running.store.taken())
+        running.until(lambda: running.status)
         requests, request = CheckpointRequests(running.files), request_id("a", wanted)
-        before = running.store.taken()
         requests.ask(request, target=place)
         running.until(lambda: requests.answer_of(request))
         answer = requests.answer_of(request)
         assert answer is not None
         assert answer.error is not None
-        assert answer.error.error == {"others": AccessDeniedError, "missing": NotFoundError}[bucket].__name__
+        assert answer.error.error == kind.__name__
         assert answer.error.failed.startswith(place)
         assert ENVIRONMENT in answer.error.exists
-        assert running.store.taken() == before, "no checkpoint was taken for it"
+        assert list(running.store.taken()) == [], "no checkpoint was taken for it"

@@ -32,8 +32,8 @@ from tests.spark.conftest import Site
 from tests.spark.rows import Rows, answer, assert_same
 from tests.support import delta_logs
 from tests.support.engines import ENGINES, ReaderError
+from tests.support.opened_tables import copy_all
 from tests.support.run_site import SMALL
-from tests.support.staged_in_s3 import copy_all
 from tests.support.table_features import DELTA_RS, FEATURES, MODES, READERS, SPARK, Feature
 
 pytestmark = pytest.mark.spark

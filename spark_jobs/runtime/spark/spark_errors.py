@@ -421,7 +421,7 @@ def refusing(who: str, remedy: str, safe: str, also: str = "", *, calls: bool = 
         raise
     except Exception as error:
         if closed := _closed_place(who, error):
-            raise closed from None  # without its cause: the store's answer may contain the signed text
+            raise closed from None
         if no_room := full(who, error, (), safe=safe):
             raise no_room from error
         known, again = find(error), may_heal(error)

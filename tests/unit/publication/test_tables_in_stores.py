@@ -25,7 +25,7 @@ from tests.support.azurite import azurite
 from tests.support.handwritten_table import table_with
 from tests.support.lost_answers import lost_answers
 from tests.support.object_store import object_store
-from tests.support.staged_in_s3 import copy_all
+from tests.support.opened_tables import copy_all
 
 APP = AppId("app")
 
