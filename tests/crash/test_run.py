@@ -105,15 +105,16 @@ def test_a_recovery_that_dies_as_well_is_finished_by_the_next_run(
     assert_finished(site)
 
 
-@pytest.fixture
-def daily_site(site: RunSite, tmp_path: Path) -> RunSite:
-    """A site with events of its own. More events are delivered every day."""
+def with_own_events(site: RunSite, tmp_path: Path) -> RunSite:
+    """Returns the site with events of its own. More events are delivered every day."""
     return replace(site, events=tmp_path / "daily events")
 
 
 @pytest.mark.nightly
-def test_three_suspended_days_survive_crashes_at_random_points(daily_site: RunSite, clean_run: list[Point], seed: int) -> None:
-    chosen = Random(seed)
+def test_three_suspended_days_survive_crashes_at_random_points(
+    any_site: RunSite, clean_run: list[Point], seed: int, tmp_path: Path
+) -> None:
+    daily_site, chosen = with_own_events(any_site, tmp_path), Random(seed)
     for day in range(DAYS):
         deliver(daily_site.events, day)
         run, on_end = f"day {day}", OnEnd.DRAIN if day == DAYS - 1 else OnEnd.SUSPEND
@@ -124,7 +125,8 @@ def test_three_suspended_days_survive_crashes_at_random_points(daily_site: RunSi
 
 
 @pytest.mark.nightly
-def test_three_suspended_days_survive_crashes_at_every_point(daily_site: RunSite) -> None:
+def test_three_suspended_days_survive_crashes_at_every_point(site: RunSite, tmp_path: Path) -> None:
+    daily_site = with_own_events(site, tmp_path)
     for day in range(DAYS):
         deliver(daily_site.events, day)
         crash_in_turn(daily_site, f"day {day}", on_end=OnEnd.DRAIN if day == DAYS - 1 else OnEnd.SUSPEND)

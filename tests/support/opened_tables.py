@@ -34,5 +34,7 @@ def with_log(table: str) -> Iterator[Path]:
 
 
 def copy_all(source: Files, target: Files, paths: Iterable[str]) -> None:
+    """Copies files. Leaves out empty directories, which a store does not have."""
     for path in paths:
-        target.copy(source, path, path)
+        if source.size_bytes(path) is not None:
+            target.copy(source, path, path)

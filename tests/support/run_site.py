@@ -182,10 +182,10 @@ class RunSite:
         return sorted(staged - named)
 
     def assert_answered(self, days: Iterable[int] = (0,), *, checkpoints: int = 1) -> None:
-        """Checks that every row is public once, by one transaction per checkpoint."""
+        """Checks that every row is public once, by one transaction per checkpoint, and that the newest checkpoint and its parent exist."""
         assert self.public() == answer(days)
         assert self.publications() == dict.fromkeys(SINKS, checkpoints)
-        assert self.checkpoints() == list(range(1, checkpoints + 1))
+        assert self.checkpoints()[-2:] == list(range(1, checkpoints + 1))[-2:]
 
 
 def _open_table(system: System | None, uri: str) -> Files:
