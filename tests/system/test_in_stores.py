@@ -95,11 +95,12 @@ def cluster(tmp_path: Path, in_s3: str, monkeypatch: pytest.MonkeyPatch) -> Iter
         yield found
 
 
-# By day tests/hdfs has the storage in HDFS, and S3 and Azure have a pipeline in a store.
+# By day tests/hdfs has the storage in HDFS, tests/contract that in Azure, tests/spark/test_conditional_log_store.py the races of commits
+# there, and S3 has a pipeline in a store.
 @pytest.fixture(
     params=[
         "all_work_in_s3",
-        pytest.param("in_azure", marks=pytest.mark.azure),
+        pytest.param("in_azure", marks=[pytest.mark.azure, pytest.mark.nightly]),
         pytest.param("in_google", marks=[pytest.mark.google, pytest.mark.nightly]),
         pytest.param("all_work_in_azure", marks=[pytest.mark.azure, pytest.mark.nightly]),
         pytest.param("in_s3", marks=pytest.mark.nightly),
