@@ -18,6 +18,11 @@ IN_ORDER = [step for step in Step if step not in {*HOUSEKEEPING, *NOT_IN_A_SMALL
 """Steps in the order of their declaration: each attempt reaches the step at which the previous one died, and the next step."""
 BEFORE, AFTER = True, False
 Moments = dict[Step, list[bool]]
+A_FEW: Moments = {
+    Step.STAGE_VERSION: [BEFORE],
+    Step.PUBLISH_SINK: [AFTER],
+}
+"""One step in the middle of a batch, and one between the publications of two sinks."""
 ALTERNATELY: Moments = {step: [number % 2 == 0] for number, step in enumerate(Step)}
 BOTH: Moments = {step: [BEFORE, AFTER] for step in Step}
 SWEPT: Moments = {Step.SWEEP: [BEFORE]}  # after the sweep, an attempt already has its manifest
@@ -48,18 +53,17 @@ def kill_in_turn(drivers: Drivers, moments: Moments) -> None:
     drivers.wait_gone()
 
 
-# By day tests/crash/test_run.py dies at each step, and test_bounded_killed.py and test_stop_killed.py kill real drivers.
-@pytest.mark.nightly
 @pytest.mark.parametrize(
     "moments",
     [
-        pytest.param(ALTERNATELY | SWEPT, id="before or after each"),
-        pytest.param(BOTH | SWEPT, id="before and after each"),
+        pytest.param(A_FEW, id="at a few"),
+        pytest.param(ALTERNATELY | SWEPT, id="before or after each", marks=pytest.mark.nightly),
+        pytest.param(BOTH | SWEPT, id="before and after each", marks=pytest.mark.nightly),
     ],
 )
 def test_drivers_killed_at_steps_lose_and_double_nothing(drivers: Drivers, moments: Moments) -> None:
     kill_in_turn(drivers, moments)
-    assert_replaced(drivers.site)
+    assert_replaced(drivers.site, is_swept=Step.SWEEP not in moments)
 
 
 @pytest.mark.nightly
@@ -73,11 +77,11 @@ def test_a_driver_killed_at_any_occurrence_of_any_step_is_finished_by_the_next(t
             drivers.site.assert_answered()
 
 
-def assert_replaced(site: RunSite) -> None:
-    """Checks that only the fresh start's rows are public, each once.
+def assert_replaced(site: RunSite, *, is_swept: bool) -> None:
+    """Checks that only the fresh start's rows are public, each once, and that the replaced checkpoint is discarded.
 
-    A driver that is killed before its sweep leaves the replaced checkpoint. The start after it finds the run complete.
+    A driver that is killed before its sweep leaves the checkpoint. The start after it finds the run complete, and this pipeline drained.
     """
     assert site.public() == answer([0])
     assert site.publications() == dict.fromkeys(SINKS, 2)
-    assert site.checkpoints() == [1, 2]
+    assert site.checkpoints() == ([2] if is_swept else [1, 2])
