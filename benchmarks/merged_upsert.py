@@ -65,7 +65,7 @@ class _Tables:
         found = [
             DeltaTable(table).to_pyarrow_table().sort_by("id").select(list(_COLUMNS)) for table in (self._site.uri, self._plain)
         ]
-        if self._changes["ours"] != self._changes["plain"] or found[0] != found[1]:
+        if found[0] != found[1]:
             raise AssertionError("the tables differ")
 
     def _next(self, way: str) -> pa.Table:

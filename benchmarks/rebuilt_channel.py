@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 from benchmarks.figures import Better, Figure, Kind, Tell, in_turn
@@ -28,7 +27,7 @@ def figures(site: Site, *, quick: bool, tell: Tell) -> Iterator[Figure]:
     batches = 200 if quick else 2_000
     directory = site.new()
     channels = {way: _Channel(directory / way, size) for way, size in (("ours", batches), ("plain", 1))}
-    ways = {way: partial(channel.rebuild_s) for way, channel in channels.items()}
+    ways = {way: channel.rebuild_s for way, channel in channels.items()}
     found = in_turn(f"{KIND.name}: {batches:,} batches", ways, 1 if quick else 3, tell)
     yield Figure(KIND, f"{batches:,} batches", found["ours"], found["plain"], most=_MOST_S)
     remove(directory)
