@@ -55,6 +55,8 @@ def assert_replaced_once(site: RunSite, refresh: tuple[str, ...]) -> None:
         assert all(any("add" in action for action in entry) for entry in removing)
 
 
+# test_changed_pipelines.py dies after each step of a change by day, and the tests below in the steps of a refresh alone.
+@pytest.mark.nightly
 @pytest.mark.parametrize("any_site", ["on a disk"], indirect=True)
 def test_a_refresh_that_dies_after_each_step_loses_and_doubles_no_row(second_day: RunSite, refresh: tuple[str, ...]) -> None:
     died = []

@@ -356,9 +356,9 @@ def rows_wait(site: Site, running: Running, events: Events, *, alone: bool) -> N
     assert {(stage.state, stage.restarts) for stage in running.status.stages.values()} == {(StageState.RUNNING, 0)}
 
 
-@pytest.mark.parametrize(
-    "sink", ["append", *(pytest.param(sink, marks=pytest.mark.nightly) for sink in SINKS if sink != "append")]
-)
+# test_a_violated_constraint_blocks_publication_over_a_restart_and_later_each_row_is_public_once runs by day.
+@pytest.mark.nightly
+@pytest.mark.parametrize("sink", SINKS)
 def test_rows_that_violate_a_constraint_of_their_table_are_staged_and_wait_until_it_is_dropped(
     site: Site, events: Events, sink: str
 ) -> None:

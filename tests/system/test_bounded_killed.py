@@ -24,7 +24,7 @@ from tests.support.drivers import Doomed, Drivers, drivers_on
 from tests.support.killed_drivers import KilledDrivers
 from tests.support.run_site import RunSite
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.nightly]
 
 NOTHING: Answer = {sink: [] for sink in SINKS}
 DISTANT = "tests.support.distant_driver"
@@ -133,9 +133,8 @@ def bounded(tmp_path: Path, seed: int) -> Iterator[Bounded]:
 @pytest.mark.parametrize(
     ("kills", "parts", "publish"),
     [
-        (3, 5, "final"),
-        pytest.param(25, 39, "final", marks=pytest.mark.nightly),
-        pytest.param(10, 24, "every_checkpoint", marks=pytest.mark.nightly),
+        (25, 39, "final"),
+        (10, 24, "every_checkpoint"),
     ],
 )
 def test_with_home_and_tables_alone_only_what_came_after_the_newest_checkpoint_is_done_again(
@@ -156,7 +155,6 @@ def test_with_home_and_tables_alone_only_what_came_after_the_newest_checkpoint_i
         assert [len(delta_logs.publications(bounded.warehouse / sink)) for sink in SINKS] == [1, 1]
 
 
-@pytest.mark.nightly
 def test_with_home_and_tables_alone_a_final_checkpoint_becomes_public_once(bounded: Bounded) -> None:
     bounded.changes.deliver(3)
     for doom in (Doomed("killed", Step.PUBLISH_SINK, before=True), Doomed("killed", Step.BURY_KEYS, before=False)):

@@ -48,6 +48,7 @@ ONLY_AT_NIGHT = {
     "tests/running_airflow/test_upgrades.py": "the same; tests/airflow/examples/test_upgrade_example.py has the DAG at every change",
     "tests/running_airflow/test_approximate_stream.py": "the same; tests/spark/test_backfill.py backfills at every change",
     "tests/running_airflow/test_write_audit_publish.py": "the same; tests/airflow/examples/test_dags.py runs it without the approval",
+    "tests/system/test_bounded_killed.py": "real drivers; test_in_stores.py loses all but the home and the tables at every change",
     "tests/system/test_soak.py": "many minutes; tests/spark has each failure: test_passing_over.py, test_table_refusals.py",
     "tests/spark/test_long_runs.py": "thousands of batches; tests/spark/test_log_folding.py has the bounds of logs after a few",
     "tests/spark/test_metastore_tables.py": "a metastore of its own for each Spark; test_named_tables.py has names without one",
