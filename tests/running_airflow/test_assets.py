@@ -14,6 +14,8 @@ from tests.support.staged_pipeline import HOURLY, StagedPipeline
 pytestmark = pytest.mark.airflow
 
 
+# test_an_asset_watcher_runs_a_dag_on_a_publication has the event by day.
+@pytest.mark.nightly
 def test_a_table_that_became_public_is_an_event_with_its_version(airflow: RunningAirflow, home: Home) -> None:
     task = airflow.trigger("answers_and_tells", home=home.name)
     task.reaches("success")

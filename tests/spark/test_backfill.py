@@ -42,6 +42,8 @@ def states(site: Site) -> set[LossState]:
     return {entry.state for entry in ledger_of(site).entries()}
 
 
+# test_staged_rows_are_backfilled_into_every_kind_of_table_also_without_the_work_directory backfills a round by day.
+@pytest.mark.nightly
 def test_files_and_versions_of_several_rounds_are_backfilled_once_and_without_new_rows(site: Site, tmp_path: Path) -> None:
     numbers, mended = FilesAndVersions(site, tmp_path), direct_of(site, tmp_path)
     poisoned = direct(site, numbers.read, scoring(frozenset({7, 33, 50})))
@@ -200,6 +202,8 @@ def test_staged_rows_are_kept_through_later_rounds_until_they_are_backfilled(sit
     assert not kept & left, "a closed loss keeps no file"
 
 
+# test_a_later_backfill_on_another_host_fences_the_first_and_each_row_is_public_once backfills by day.
+@pytest.mark.nightly
 def test_a_pipeline_without_an_end_goes_on_after_its_losses_are_backfilled(site: Site, tmp_path: Path) -> None:
     diamond = Diamond(site, tmp_path, {"checkpoint": CheckpointSettings(interval="1 second", retained=2)})
     diamond.add()
@@ -301,6 +305,8 @@ def test_rows_whose_source_files_are_gone_are_not_backfilled(site: Site, tmp_pat
         backfill(site, mended)
 
 
+# test_rows_that_a_stage_with_state_would_receive_are_not_backfilled has the refusal by day.
+@pytest.mark.nightly
 def test_rows_of_a_source_with_several_streams_are_not_backfilled(site: Site, tmp_path: Path) -> None:
     numbers = FilesAndVersions(site, tmp_path)
     numbers.add()

@@ -70,6 +70,8 @@ def test_a_copy_through_the_change_feed_has_the_rows_of_the_original_table(site:
         assert copied.where("deleted").count() == 0
 
 
+# test_a_copy_through_the_change_feed_has_the_rows_of_the_original_table follows a feed by day.
+@pytest.mark.nightly
 def test_a_source_that_was_refused_for_changed_rows_can_follow_its_change_feed_as_a_new_source(site: Site) -> None:
     """The table had no feed at the versions that could not be read."""
     original, options = site.tables / "original", dict[str, str]()

@@ -85,6 +85,8 @@ def test_further_checkpoints_complete_before_the_first_one_after_a_savepoint_is_
     assert found == list(range(len(found)))
 
 
+# test_a_new_stage_reads_a_source_from_its_beginning_and_a_stage_from_the_savepoint_on begins stages by day.
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "then", [*(pytest.param(then, marks=pytest.mark.nightly) for then in ("in place", "after a loss")), "from a savepoint"]
 )

@@ -259,6 +259,8 @@ def broken(stage: StageRun) -> None:
     raise RuntimeError("broken")
 
 
+# test_a_bounded_round_that_was_stopped_goes_on_with_other_stages runs by day.
+@pytest.mark.nightly
 def test_a_live_pipeline_that_was_stopped_goes_on_with_other_stages(site: Site, tmp_path: Path) -> None:
     events = Events(tmp_path / "events")
     events.add(150)
@@ -351,6 +353,8 @@ def test_rows_in_flight_are_never_read_under_another_column_name(site: Site, eve
     assert ids(site, "numbers") == list(range(events.rows))
 
 
+# test_rows_in_flight_are_never_read_under_another_column_name has rows in flight by day.
+@pytest.mark.nightly
 @pytest.mark.parametrize("events", [BOUNDED], indirect=True)
 def test_rows_in_flight_have_null_in_columns_that_their_source_has_gained_since(
     site: Site, events: Events, tmp_path: Path

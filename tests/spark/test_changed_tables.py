@@ -98,6 +98,8 @@ def test_rows_staged_before_many_changes_of_their_table_are_published_after_them
     assert _table(site, *SEEN) == [EARLIER, LATER]
 
 
+# test_rows_staged_before_many_changes_of_their_table_are_published_after_them has all changes by day.
+@pytest.mark.nightly
 @pytest.mark.parametrize("sink", [pytest.param({}, id="append", marks=pytest.mark.nightly), pytest.param(UPSERT, id="upsert")])
 def test_an_interrupted_round_goes_on_after_many_changes_of_its_table(site: Site, sink: dict[str, Any]) -> None:
     _create(site)
@@ -112,6 +114,8 @@ def test_an_interrupted_round_goes_on_after_many_changes_of_its_table(site: Site
     assert len(site.manifest().sinks["kept"].staged_for) == 2  # type: ignore[index]
 
 
+# test_rows_staged_before_many_changes_of_their_table_are_published_after_them has all changes by day.
+@pytest.mark.nightly
 @pytest.mark.parametrize("sink", [pytest.param({}, id="append"), pytest.param(UPSERT, id="upsert", marks=pytest.mark.nightly)])
 def test_each_round_goes_on_after_another_change_of_its_table(site: Site, sink: dict[str, Any]) -> None:
     """The stage returns the same columns until the last change."""
@@ -140,6 +144,8 @@ def test_the_refusal_of_rows_that_break_a_new_constraint_has_their_number_and_a_
     assert _table(site, "id") == [(1,), (2,), (3,)]
 
 
+# test_the_refusal_of_rows_that_break_a_new_constraint_has_their_number_and_a_remedy_that_works is the same for appended rows.
+@pytest.mark.nightly
 def test_the_refusal_of_merged_rows_that_break_a_new_constraint_has_a_remedy_that_works(site: Site) -> None:
     sink = RULED
     _create(site)

@@ -444,6 +444,8 @@ OF_TABLES = {
 }
 
 
+# tests/unit/declarative/test_query_result.py has each kind of query by day, and the tests above have views.
+@pytest.mark.nightly
 def test_views_over_tables_have_the_rows_of_batch_queries(site: Site, tmp_path: Path) -> None:
     entry = project(tmp_path, raw_py=RAW.partition("@dp.table")[0], tables_py=TABLES_PY, tables_sql=TABLES_SQL)
     spark = after_two_runs(site, tmp_path, entry)
@@ -674,6 +676,8 @@ CREATE STREAMING TABLE patient_raw AS SELECT window(at, '1 hour').start AS hour,
 """
 
 
+# test_own_watermarks.py has a delay for each stage by day.
+@pytest.mark.nightly
 def test_each_flow_drops_rows_by_its_own_delay(site: Site, tmp_path: Path) -> None:
     once = '@dp.table\ndef once():\n    return spark.readStream.table("orders").dropDuplicates(["id", "at"]).select("id", "at")\n'
     entry = project(tmp_path, raw_py=RAW.partition("@dp.table")[0] + once, delays_sql=DELAYS)
@@ -717,6 +721,8 @@ def said(*command: str) -> str:
     return done.stdout
 
 
+# test_stages_that_read_tables.py computes tables again by day.
+@pytest.mark.nightly
 def test_a_live_project_publishes_with_each_checkpoint_and_computes_tables_again_after_a_stop(site: Site, tmp_path: Path) -> None:
     entry = project(tmp_path, raw_py=RAW.partition("@dp.table")[0], tables_sql=LIVE)
     deliver(tmp_path, 0, 100)

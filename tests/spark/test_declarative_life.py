@@ -198,6 +198,7 @@ def test_a_project_has_the_right_tables_after_a_kill_refreshes_and_its_end(libra
     library.assert_tables(open_hours=False)
 
 
+@pytest.mark.nightly
 def test_a_changed_flow_is_computed_again_by_a_full_refresh_of_its_table(library: Library) -> None:
     library.run()
     library.deliver()

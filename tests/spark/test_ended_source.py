@@ -184,6 +184,8 @@ def _expected_windows(history: range, live: range, before: int) -> Rows:
     return Counter((name, start, count) for (name, start), count in found.items() if start + 10 <= before)
 
 
+# test_a_join_keeps_the_rows_of_the_finished_source_until_the_watermark_passes_them follows the live source by day.
+@pytest.mark.nightly
 @pytest.mark.parametrize("setting", ONE_HERE, indirect=True)
 def test_the_watermark_of_a_union_follows_the_live_source_once_the_finished_one_is_replaced(
     setting: Callable[..., Setting],

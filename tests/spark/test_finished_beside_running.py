@@ -403,6 +403,9 @@ def read_of_topic(running: Running, manifest: Manifest) -> dict[int, int]:
     return {number: offset for (_, number), offset in partition_offsets(line).items()}
 
 
+# test_a_stop_in_the_middle_of_a_bounded_input_leaves_the_rest_to_the_next_start runs by day, and test_rescaling.py changes the
+# partitions.
+@pytest.mark.nightly
 def test_topic_partitions_that_end_one_by_one_go_on_with_another_number_of_state_partitions(
     site: Site, kafka: KafkaBroker, live: Events
 ) -> None:

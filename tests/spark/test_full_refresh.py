@@ -70,6 +70,8 @@ def test_a_refresh_is_carried_out_once_in_a_run_and_again_in_the_next_run(shop: 
         assert removals(shop.site.tables / "refunds") == (1, 1, 2)[number]
 
 
+# test_a_refresh_is_carried_out_once_in_a_run_and_again_in_the_next_run refreshes by day.
+@pytest.mark.nightly
 def test_all_tables_are_refreshed_without_a_savepoint(shop: Shop) -> None:
     shop.run(shop.pipeline(*ALL), full_refresh=ALL, on_end="drain")
     shop.assert_hours()

@@ -123,6 +123,8 @@ def test_the_history_of_the_guide_is_the_table_that_it_shows(spark: SparkSession
     ]
 
 
+# test_the_history_of_the_guide_is_the_table_that_it_shows runs by day.
+@pytest.mark.nightly
 def test_the_history_of_a_tables_changes_has_each_version_of_its_rows(spark: SparkSession, tmp_path: Path) -> None:
     pipeline = pipeline_of("keep-a-history.md", "article_history.py", tmp_path)
     articles = f"delta.`{tmp_path / 'articles'}`"

@@ -126,6 +126,8 @@ def test_every_row_is_copied_once_although_rows_come_at_the_seam_and_attempts_en
     assert_equals_a_batch_query(site, events)
 
 
+# test_every_row_is_copied_once_although_rows_come_at_the_seam_and_attempts_end has the seam by day.
+@pytest.mark.nightly
 def test_a_tail_waits_for_a_version_that_does_not_exist_yet_also_in_the_next_attempt(site: Site, events: Events) -> None:
     copied = site.tables / "copied"
     with Running(site.spark, seam(site, events), site.home) as running:

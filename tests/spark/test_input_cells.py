@@ -387,6 +387,20 @@ _LIVE_BY_DAY = {
     (Source.KAFKA, Event.TRUNCATED),
 }
 _AT_NIGHT = (Source.PARQUET, Source.CSV, Source.ORC, Source.AVRO, Source.TEXT, Source.XML, Source.BINARY)
+_DELTA_AT_NIGHT = (
+    *(
+        Event.SHRUNK,
+        Event.RESTORED,
+        Event.TRUNCATED,
+        Event.OVERWRITTEN,
+        Event.ROWS_REPLACED,
+    ),  # as by updated rows, versions are changed
+    *(Event.PERMISSION_LOST, Event.MISSING),  # JSON files and Kafka have them by day
+)
+
+
+def is_of_the_day(cell: Cell) -> bool:
+    return cell.source not in _AT_NIGHT and not (cell.source is Source.DELTA and cell.event in _DELTA_AT_NIGHT)
 
 
 def batch_rows(site: Site, source: Any) -> list[int]:
@@ -427,7 +441,7 @@ def copying(site: Site, source: Any, *, bounded: bool = True) -> Pipeline:
 @pytest.mark.parametrize(
     "cell",
     [
-        pytest.param(cell, id=str(cell), marks=[pytest.mark.nightly] if cell.source in _AT_NIGHT else [])
+        pytest.param(cell, id=str(cell), marks=[] if is_of_the_day(cell) else [pytest.mark.nightly])
         for cell in CELLS
         if cell.event is not Event.EMPTY
     ],

@@ -103,6 +103,8 @@ def test_a_short_run_takes_only_the_final_checkpoint(site: Site, changes: Change
     assert public(site.tables) == changes.answer()
 
 
+# test_a_stop_interrupts_the_round_and_the_next_start_goes_on_with_it goes on from a checkpoint by day.
+@pytest.mark.nightly
 @pytest.mark.parametrize("work_is_lost", BY_NIGHT_IN_PLACE)
 def test_a_round_that_is_cancelled_goes_on_from_its_newest_checkpoint(
     site: Site, changes: Changes, held: Event, work_is_lost: bool
@@ -244,6 +246,8 @@ def test_the_next_round_of_a_suspended_pipeline_has_all_of_its_state(site: Site,
     assert public(site.tables) == changes.answer()
 
 
+# test_savepoints.py forks a savepoint by day, and test_rescaling.py changes the partitions.
+@pytest.mark.nightly
 def test_a_savepoint_of_a_round_is_forked_into_other_tables_with_other_partitions(
     site: Site, changes: Changes, held: Event, tmp_path: Path
 ) -> None:

@@ -128,9 +128,9 @@ MODES: Mapping[str, tuple[SinkMode, bool, Answer]] = {
 SEEDS = [(1, 2), *(pytest.param(seed, 4, marks=pytest.mark.nightly) for seed in range(2, 26))]
 
 
-# Upserts and inserts with a sequence are merged in both ways, and into equal tables, in test_merges_both_ways.py.
+# By day test_merges_both_ways.py merges in both ways into equal tables, and test_a_history_has_the_versions_that_its_changes_give.
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.nightly if name in ("upsert", "insert") else []) for name in MODES]
+    "name", [pytest.param(name, marks=pytest.mark.nightly if name != "insert by batch" else []) for name in MODES]
 )
 @pytest.mark.parametrize(("seed", "publications"), SEEDS)
 def test_a_table_with_keys_equals_the_answer_over_all_changes(
@@ -213,6 +213,8 @@ def test_a_history_has_the_versions_that_its_changes_give(examples: Site, exampl
     assert shown(examples, list(EXAMPLES).index(example)) == EXAMPLES[example][1]
 
 
+# test_foreign_writers.py has rows of other writers by day.
+@pytest.mark.nightly
 def test_rows_of_other_writers_are_merged_with_the_staged_rows(spark: SparkSession, tmp_path: Path) -> None:
     """The other writer's rows come after a publication, and between the read of the table and the MERGE."""
     site = Site(spark, tmp_path, SinkMode.HISTORY)

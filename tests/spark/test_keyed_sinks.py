@@ -61,6 +61,8 @@ def test_a_key_that_the_table_has_stays_as_it_is(site: Site) -> None:
     assert public(site.tables / "firsts", ["id", "seq", "op"]) == {(1, 7, "somebody"): 1, (2, 5, "first"): 1}
 
 
+# test_daily_rounds.py has a day without rows.
+@pytest.mark.nightly
 def test_rounds_without_rows_change_nothing(site: Site) -> None:
     pipeline = _pipeline(site, "*", versions=HISTORY, firsts=INSERT, merged=HISTORY | {"mode": "upsert"})
     _deliver(site, [], SMALL)
@@ -72,6 +74,8 @@ def test_rounds_without_rows_change_nothing(site: Site) -> None:
     assert public(site.tables / "firsts", ["id", "op"]) == public(site.tables / "merged", ["id", "op"]) == {(1, "a"): 1}
 
 
+# test_schema_evolution.py adds columns by day.
+@pytest.mark.nightly
 def test_a_history_goes_on_with_columns_that_its_stage_gains(site: Site) -> None:
     declared = HISTORY | {"schema_evolution": "add_columns", "partition_by": ["is_current"]}
     _deliver_small(site, (1, 1, "a"), (1, 9, "c"))

@@ -256,6 +256,8 @@ def test_a_stage_without_tolerance_fails_and_once_mended_runs_the_planned_batch_
     assert ids(site.tables / "versions") == list(range(40))
 
 
+# test_stages_go_on_without_files_that_fail_them_also_after_a_death_and_a_lost_work_directory has both in stages of their own.
+@pytest.mark.nightly
 def test_stages_that_read_a_folder_and_a_table_go_on_without_the_files_that_fail_them_also_after_a_death(
     site: Site, tmp_path: Path
 ) -> None:
@@ -276,6 +278,8 @@ def test_stages_that_read_a_folder_and_a_table_go_on_without_the_files_that_fail
     numbers.assert_adds_up()
 
 
+# The test above has the same with bounded sources, and the one of Kafka has an unbounded source.
+@pytest.mark.nightly
 def test_stages_of_unbounded_sources_go_on_without_files_that_fail_them_also_in_a_new_work_directory(
     site: Site, tmp_path: Path
 ) -> None:
@@ -291,6 +295,8 @@ def test_stages_of_unbounded_sources_go_on_without_files_that_fail_them_also_in_
         numbers.assert_adds_up()
 
 
+# test_stages_go_on_without_files_that_fail_them_also_after_a_death_and_a_lost_work_directory restores a checkpoint by day.
+@pytest.mark.nightly
 def test_a_restore_leaves_out_the_losses_of_its_savepoint_and_finds_later_losses_again(site: Site, tmp_path: Path) -> None:
     numbers, poison = FilesAndVersions(site, tmp_path), frozenset({7, 45})
     poisoned = direct(site, numbers.read, scoring(poison), bounded=False)

@@ -188,6 +188,8 @@ def folder(tmp_path: Path) -> Folder:
     return Folder(tmp_path)
 
 
+# test_udfs_use_modules_and_packages_next_to_the_file_from_any_folder has a file with functions by day.
+@pytest.mark.nightly
 def test_a_file_may_have_udfs_columns_casts_and_schemas_at_module_level(folder: Folder) -> None:
     folder.write({"payments.py": PIPELINE + AT_MODULE_LEVEL})
     first, second = folder.run(str(folder.root / "jobs/payments.py"), cwd=Path("/"))

@@ -83,6 +83,9 @@ def test_rows_become_public_with_each_checkpoint_while_the_pipeline_runs(site: S
     assert_same(public(site.tables / "minutes"), answer(closed_minutes(site, 501)))
 
 
+# test_a_consumer_is_never_ahead_in_an_unaligned_checkpoint compares the tables by day, and tests/simulation has aligned
+# checkpoints.
+@pytest.mark.nightly
 def test_an_aligned_checkpoint_shows_one_prefix_in_every_table(site: Site, events: Events) -> None:
     with Running(site.spark, three_stages(site, events, retained=100), site.home) as running:
         running.until(lambda: len(ids(site, "copied")) == events.rows)

@@ -40,6 +40,8 @@ def events(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
     return made
 
 
+# test_a_savepoint_in_an_object_store_is_all_that_the_next_start_needs restores one without its home by day.
+@pytest.mark.nightly
 @bounded_at_night
 def test_a_savepoint_that_was_moved_to_another_file_system_is_restored_without_the_old_home(
     site: Site, events: Events, tmp_path: Path, elsewhere: Path

@@ -176,6 +176,8 @@ GROWN = {
 }
 
 
+# test_a_column_that_a_stage_has_gained_is_added_and_earlier_rows_have_null_there adds columns by day, and tests/unit has structs.
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "sink",
     [pytest.param({}, id="append", marks=pytest.mark.nightly), pytest.param({"mode": "upsert", "keys": ["id"]}, id="upsert")],

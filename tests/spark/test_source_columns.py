@@ -238,6 +238,8 @@ def test_an_interrupted_round_goes_on_with_the_new_columns_to_its_end(site: Site
     assert copied(site) == expected(people, change.after)
 
 
+# test_an_interrupted_round_goes_on_with_the_new_columns_to_its_end restores a checkpoint by day.
+@pytest.mark.nightly
 @pytest.mark.parametrize("place", [pytest.param("home", marks=pytest.mark.nightly), "another home"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_savepoint_goes_on_with_the_new_columns(site: Site, kind: str, place: str) -> None:
@@ -404,6 +406,8 @@ def test_a_table_that_changes_while_the_stages_are_built_is_read_again(site: Sit
     assert copied(site) == expected(people, "id, nme")
 
 
+# test_rows_that_a_shared_source_has_staged_are_first_read_under_the_old_names reads a source twice by day.
+@pytest.mark.nightly
 def test_a_source_that_is_read_twice_in_one_stage_has_the_new_columns_twice(site: Site) -> None:
     people = People(site)
 
@@ -430,6 +434,8 @@ def test_a_source_that_is_read_twice_in_one_stage_has_the_new_columns_twice(site
     assert copied(site) == expected(people, "id, full_name AS mine, full_name AS theirs")
 
 
+# test_rows_that_were_not_read_arrive_with_the_new_columns has new columns by day, and test_change_feeds.py has feeds.
+@pytest.mark.nightly
 def test_a_change_feed_has_the_new_columns(site: Site) -> None:
     people = People(site, properties="'delta.columnMapping.mode' = 'name', 'delta.enableChangeDataFeed' = 'true'")
 

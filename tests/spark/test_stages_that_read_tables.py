@@ -182,6 +182,8 @@ def test_the_next_attempt_computes_stages_that_read_tables_again(library: Librar
     assert_same(public(library.site.tables / "report"), answer(spark.sql(EXPECTED["report"])))
 
 
+# test_the_next_attempt_computes_stages_that_read_tables_again reads staged rows by day.
+@pytest.mark.nightly
 def test_stages_that_read_tables_read_rows_of_unpublished_checkpoints(library: Library) -> None:
     library.run(publish="external")
     library.deliver()

@@ -332,6 +332,8 @@ def test_a_round_goes_on_with_the_newest_version_if_the_pinned_one_is_gone_for_g
     assert public(site.tables / "named", ["id", "name"]) == Counter((n, name) for n in (0, 1) for name in now)
 
 
+# test_a_table_that_is_taken_as_new_is_joined_after_the_newest_checkpoint takes a table as new by day.
+@pytest.mark.nightly
 def test_a_table_that_is_replaced_twice_in_a_run_has_to_be_taken_as_new_twice(
     site: Site, names: Names, interrupted: Pipeline, tmp_path: Path
 ) -> None:

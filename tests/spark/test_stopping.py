@@ -443,6 +443,8 @@ def test_a_drain_whose_last_rows_violate_a_constraint_is_finished_by_the_next_st
     assert_drained(site, events)
 
 
+# test_a_drain_flushes_one_stage_into_the_next_and_takes_one_checkpoint flushes stages by day.
+@pytest.mark.nightly
 def test_a_join_of_two_stages_matches_rows_that_their_drain_flushes_to_both_sides(site: Site, events: Events) -> None:
     """A batch with these rows and the end of time would keep no row of one side for the other."""
     pipeline = Pipeline("live", checkpoint=CheckpointSettings(interval="1 hour"))

@@ -13,7 +13,7 @@ from tests.support.live_pipeline import public_ids
 from tests.support.seeds import seed
 
 __all__ = ["bounded", "live", "seed"]
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.nightly]
 
 ROWS = 3_000
 

@@ -21,18 +21,16 @@ from tests.support.live_pipeline import BOUNDED, Events, public_ids, public_minu
 from tests.support.run_site import RunSite
 from tests.support.stop_steps import DRAIN_STEPS, FLUSH_STEPS, STOP_STEPS
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.nightly]
 
 PATIENCE_S = 120.0
 LOOK_S = 0.2
 ROWS, FILES = 500, 25
-IN_EVERY_RUN = {(False, True, Step.PLAN_BATCH, False)}
 CASES = [
     pytest.param(
         bounded,
         drain,
         Doomed("killed", step, before, since=Step.DRAIN_BEGIN if step in FLUSH_STEPS else None),
-        marks=() if (bounded, drain, step, before) in IN_EVERY_RUN else pytest.mark.nightly,
         id=f"{'drain' if drain else 'stop'} {'before' if before else 'after'} {step.value}-{'bounded' if bounded else 'live'}",
     )
     for bounded in (False, True)

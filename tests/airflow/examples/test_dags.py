@@ -146,6 +146,8 @@ def test_bounded_flights_gives_what_an_independent_query_gives(bag: DagBag, home
     assert [each for each in compared if not each.same] == []
 
 
+# test_an_audit_that_fails_leaves_every_table_as_it_was runs the same DAG by day, and test_publish_operator.py publishes.
+@pytest.mark.nightly
 @pytest.mark.usefixtures("few_rows")
 def test_a_checkpoint_that_passes_the_audit_is_published_and_readers_see_one_cut(
     bag: DagBag, ended: Callable[[str], Event]
