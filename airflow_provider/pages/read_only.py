@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import closing
 from pathlib import Path
 from typing import NoReturn
@@ -64,6 +64,9 @@ class _ReadOnlyStore:
 
     def create(self, path: str, data: bytes) -> None:
         self._refuse(path)
+
+    def create_all(self, files: Iterable[tuple[str, bytes]]) -> None:
+        self._refuse(*(path for path, _ in files))
 
     def replace(self, path: str, data: bytes) -> None:
         self._refuse(path)

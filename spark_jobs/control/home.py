@@ -20,8 +20,9 @@ Invariants:
 
 import os
 import re
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import closing, suppress
+from itertools import groupby
 from pathlib import Path
 from typing import TypeVar
 
@@ -126,6 +127,10 @@ class DividedHome:
 
     def create(self, path: str, data: bytes) -> None:
         self._at(path).create(path, data)
+
+    def create_all(self, files: Iterable[tuple[str, bytes]]) -> None:
+        for place, group in groupby(files, key=lambda file: self._at(file[0])):
+            place.create_all(group)
 
     def replace(self, path: str, data: bytes) -> None:
         self._at(path).replace(path, data)

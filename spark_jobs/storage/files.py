@@ -128,6 +128,18 @@ class Files(Protocol):
         """
         ...
 
+    def create_all(self, files: Iterable[tuple[str, bytes]]) -> None:
+        """Creates several files, in less time than one :meth:`create` for each takes. All are durable on return.
+
+        Args:
+            files: The path and the bytes of each.
+
+        Raises:
+            AlreadyExistsError: One of the files exists with other bytes. Others may have been created.
+            OutcomeUnknownError: Each of the files may or may not exist. Read them back.
+        """
+        ...
+
     def replace(self, path: str, data: bytes) -> None:
         """Writes ``data`` to ``path``, whether or not it exists. Readers see old or new bytes, also after a crash, never a mix."""
         ...

@@ -29,6 +29,7 @@ from uuid import uuid4
 
 from hdfs_native import Client, FileReader, FileStatus, WriteOptions
 
+from spark_jobs.background import run_all
 from spark_jobs.protocol.codec import sha256
 from spark_jobs.protocol.errors import (
     AlreadyExistsError,
@@ -104,6 +105,9 @@ class HdfsFiles:
             self._remove_leftovers(calls, target)
 
         self._repeated(target, attempt)
+
+    def create_all(self, files: Iterable[tuple[str, bytes]]) -> None:
+        run_all([partial(self.create, path, data) for path, data in files])
 
     def replace(self, path: str, data: bytes) -> None:
         target = self._target(path)

@@ -2,7 +2,8 @@
 
 ``create``: the parent directories are created and fsynced. The bytes are written to an unfinished file next to the final name and
 fsynced. A hard link gives the file its name. It fails if the name is taken, also by another host of a shared file system. The unfinished
-name is deleted, and the directory is fsynced. A crash leaves nothing, an invisible unfinished file, or the complete file.
+name is deleted, and the directory is fsynced. A crash leaves nothing, an invisible unfinished file, or the complete file. ``create_all``
+fsyncs each directory once, after its last file.
 
 An unfinished file is called ``.<name>.<random>.tmp``. The next create or replace of the same name deletes leftovers of a crash, as does
 :meth:`LocalFiles.remove_unfinished`; after a day every write into the same directory does. A writer that is so slow that its file is
@@ -66,20 +67,29 @@ class LocalFiles:
         return Path(self._target(path) if path else self._root)
 
     def create(self, path: str, data: bytes) -> None:
-        target = self._target(path)
-        with translated(target):
-            self._make_directory(os.path.dirname(target))
-            unfinished = self._write_unfinished(target, [data], durable=True)
-            try:
-                self._link(unfinished, target, data)
-            except BaseException:
-                self._remove_quietly(unfinished)
-                raise
-        with translated(target, outcome_unknown=True):
-            with suppress(FileNotFoundError):
+        self.create_all([(path, data)])
+
+    def create_all(self, files: Iterable[tuple[str, bytes]]) -> None:
+        created: dict[str, list[str]] = {}
+        for path, data in files:
+            target = self._target(path)
+            directory = os.path.dirname(target)
+            with translated(target):
+                if directory not in created:
+                    self._make_directory(directory)
+                unfinished = self._write_unfinished(target, [data], durable=True)
+                try:
+                    self._link(unfinished, target, data)
+                except BaseException:
+                    self._remove_quietly(unfinished)
+                    raise
+            with translated(target, outcome_unknown=True), suppress(FileNotFoundError):
                 self._system.unlink(unfinished)
-            self._remove_leftovers(target)
-            self._fsync(os.path.dirname(target))
+            created.setdefault(directory, []).append(target)
+        for directory, targets in created.items():
+            with translated(targets[-1], outcome_unknown=True):
+                self._remove_leftovers(*targets)
+                self._fsync(directory)
 
     def replace(self, path: str, data: bytes) -> None:
         # The contents are fsynced before the rename, so that also after a crash the old or the new bytes are read.

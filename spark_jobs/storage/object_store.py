@@ -11,7 +11,7 @@ and an account with a hierarchical namespace keeps one until it is deleted.
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from datetime import timedelta
 from functools import partial
@@ -24,7 +24,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError as ObjectExistsError
 from obstore.exceptions import BaseError, GenericError
 
-from spark_jobs.background import run_ahead
+from spark_jobs.background import run_ahead, run_all
 from spark_jobs.protocol.codec import sha256
 from spark_jobs.protocol.errors import (
     AlreadyExistsError,
@@ -110,6 +110,9 @@ class ObjectStoreFiles:
                     expected=sha256(data),
                     found=sha256(found),
                 )
+
+    def create_all(self, files: Iterable[tuple[str, bytes]]) -> None:
+        run_all([partial(self.create, path, data) for path, data in files])
 
     def replace(self, path: str, data: bytes) -> None:
         key = self._key(path)

@@ -167,6 +167,22 @@ def test_creating_a_file_again_with_other_bytes_is_refused_and_changes_nothing(h
     assert home.names("a") == ["b"]
 
 
+def test_files_that_are_created_together_are_all_there(home: Files) -> None:
+    wanted = {f"log/{number}": b"%d" % number for number in range(40)} | {"another/place": b""}
+    home.create("log/7", b"7")
+    home.create_all(wanted.items())
+    home.create_all([])
+    assert {path: home.read(path) for path in home.paths()} == wanted
+
+
+def test_of_files_that_are_created_together_each_keeps_the_bytes_that_it_has(home: Files) -> None:
+    home.create("log/1", b"ours")
+    with pytest.raises(AlreadyExistsError) as refused:
+        home.create_all([("log/0", b"new"), ("log/1", b"theirs")])
+    assert refused.value.evidence["path"].endswith("/home/log/1")
+    assert home.read("log/1") == b"ours"
+
+
 def nothing_is_unfinished(root: Path) -> bool:
     return not list(root.rglob(".*"))
 

@@ -73,6 +73,21 @@ def test_a_finished_create_never_disappears_and_an_unfinished_create_leaves_noth
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+def test_files_that_were_created_together_never_disappear_and_no_part_of_one_is_ever_there(
+    tmp_path: Path, seed: int | None
+) -> None:
+    new = {"log/0": OLD, "log/1": NEW, "other/2": NEW}
+
+    def check(files: LocalFiles, finished: bool) -> None:
+        found = {path: _read(files, path) for path in new}
+        assert found == new if finished else all(found[path] in (None, data) for path, data in new.items())
+        files.create_all(new.items())
+        assert {path: files.read(path) for path in files.paths()} == new
+
+    crash_everywhere(tmp_path, _nothing, lambda files: files.create_all(new.items()), check, seed=seed)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_create_that_finds_its_own_bytes_makes_them_durable(tmp_path: Path, seed: int | None) -> None:
     def act(files: LocalFiles) -> None:
         system = files._system

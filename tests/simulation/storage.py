@@ -1,6 +1,6 @@
 """The storage port in a world. Each operation is a point at which other actors may run, and some operations fail or take effect late."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Union
@@ -160,6 +160,10 @@ class SimulatedFiles:
                 self._disk.watcher.created(self._path(path), data)
         if fault is not None:
             raise OutcomeUnknownError(f"Whether {path} was made is unknown.", path=path)
+
+    def create_all(self, files: Iterable[tuple[str, bytes]]) -> None:
+        for path, data in files:
+            self.create(path, data)
 
     def replace(self, path: str, data: bytes) -> None:
         self._point("replace", path)

@@ -1,6 +1,6 @@
 """The storage port in memory, for tests of the code above it. Safe for several threads."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
@@ -32,6 +32,10 @@ class MemoryFiles:
         with self._lock:
             if self.contents.setdefault(path, data) != data:
                 raise AlreadyExistsError(f"{path} exists.", path=path)
+
+    def create_all(self, files: Iterable[tuple[str, bytes]]) -> None:
+        for path, data in files:
+            self.create(path, data)
 
     def replace(self, path: str, data: bytes) -> None:
         with self._lock:

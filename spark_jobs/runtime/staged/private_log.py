@@ -239,8 +239,8 @@ class PrivateLog:
             with step(Step.LOG_CHECKPOINT):
                 self._files.create(self._path(first + 1, _CHECKPOINT), self._checkpoint())
             staged = staged[1:]
-        for batch in staged:
-            self._write_batch(batch)
+        self._latest = None  # listed when it is asked for
+        self._files.create_all((self._path(batch.batch + 1), self._version_of(batch)) for batch in staged)
 
     def exists(self) -> bool:
         return bool(self._files.names(f"{self._directory}/_delta_log"))
@@ -275,7 +275,7 @@ class PrivateLog:
         with step(Step.STAGE_VERSION):
             if self._has_checksums:  # before the version, so that a reader who finds the version also finds the checksum file
                 self._files.replace(self._path(staged.batch + 1, _CHECKSUM), self._checksum(staged))
-            self._write_batch(staged)
+            self._create(staged.batch + 1, self._version_of(staged))
 
     def read(self, batch: BatchId) -> StagedBatch | None:
         """Returns the staged files of a batch, or None if it has no version yet."""
@@ -436,9 +436,8 @@ class PrivateLog:
         kinds = (_VERSION, _CHECKPOINT, _CHECKSUM)
         return [(int(name[:20]), name[20:]) for name in names if name[:20].isdigit() and name[20:] in kinds]
 
-    def _write_batch(self, staged: StagedBatch) -> None:
-        adds = [{"add": add | {"path": f"{self.table_url}/{add['path']}"}} for add in staged.adds]
-        self._create(staged.batch + 1, _version(_facts(staged), adds))
+    def _version_of(self, staged: StagedBatch) -> bytes:
+        return _version(_facts(staged), [{"add": add | {"path": f"{self.table_url}/{add['path']}"}} for add in staged.adds])
 
     def _create(self, version: int, data: bytes) -> None:
         try:

@@ -20,6 +20,7 @@ from spark_jobs.protocol.errors import (
 )
 from spark_jobs.storage.local import LocalFiles
 from spark_jobs.storage.system import RealSystem
+from tests.support.systems import FaultSystem
 
 DAY_S = 24 * 3600
 
@@ -201,6 +202,15 @@ class _SomebodyElseDeletesToo(RealSystem):
             if os.path.isfile(os.path.join(path, name)):
                 os.unlink(os.path.join(path, name))
         return names
+
+
+def test_each_further_file_that_is_created_with_others_costs_one_fsync(tmp_path: Path) -> None:
+    def fsyncs(number: int) -> int:
+        system = FaultSystem()
+        LocalFiles(tmp_path / str(number), system).create_all((f"deep/log/{each}", b"") for each in range(number))
+        return sum(operation.startswith("fsync ") for operation in system.trace)
+
+    assert fsyncs(30) == fsyncs(10) + 20
 
 
 def test_two_processes_may_delete_one_tree_at_once(tmp_path: Path) -> None:
