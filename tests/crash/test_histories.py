@@ -1,16 +1,18 @@
 """A run dies around a publication of a history. After the next run, the table is the history of all changes."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import write_deltalake
 
 from spark_jobs import DeltaSink, Pipeline
 from spark_jobs.protocol.documents import OnEnd
 from spark_jobs.protocol.steps import Step
 from tests.support.crashes import Point, run_into
+from tests.support.opened_tables import opened
 from tests.support.run_site import RunSite
 from tests.support.small_pipeline import Params
 
@@ -38,7 +40,7 @@ def _deliver(site: RunSite, *changes: Change) -> None:
 
 
 def _public(site: RunSite) -> list[tuple[str, str, int, int | None]]:
-    rows = DeltaTable(site.table("versions")).to_pyarrow_table().to_pylist()
+    rows = opened(site.table("versions")).to_pyarrow_table().to_pylist()
     assert all(row["is_current"] is (row["valid_to"] is None) for row in rows)
     return sorted(((row["id"], row["op"], row["valid_from"], row["valid_to"]) for row in rows), key=str)
 
@@ -47,8 +49,8 @@ DEATHS = [(step, before) for step in (Step.BURY_KEYS, Step.PUBLISH_SINK) for bef
 
 
 @pytest.mark.parametrize("deaths", [DEATHS[1:3], pytest.param(DEATHS, marks=pytest.mark.nightly)], ids=["twice", "everywhere"])
-def test_the_table_has_the_versions_of_all_changes(site: RunSite, tmp_path: Path, deaths: list[tuple[Step, bool]]) -> None:
-    here = RunSite(site.directory, tmp_path / "changes", history_pipeline)
+def test_the_table_has_the_versions_of_all_changes(any_site: RunSite, tmp_path: Path, deaths: list[tuple[Step, bool]]) -> None:
+    here = replace(any_site, events=tmp_path / "changes", pipeline=history_pipeline)
     _deliver(here, ("a", 1, "first"), ("a", 9, "last"), ("b", 5, "delete"))
     here.run("day 0", on_end=OnEnd.SUSPEND)
     for number, wanted in enumerate(deaths):

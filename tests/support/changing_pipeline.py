@@ -6,13 +6,14 @@ because delta-rs cannot.
 
 from collections import Counter
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
 from spark_jobs import DeltaSink, Pipeline
+from tests.support.opened_tables import opened
+from tests.support.run_site import RunSite
 from tests.support.small_pipeline import FILES_A_BATCH, Event, Params, events_of
 
 APPENDED, REPLACED, MERGED = "appended", "replaced", "merged"
@@ -64,9 +65,9 @@ def answer(days: Iterable[int]) -> dict[str, list[Any]]:
     }
 
 
-def public(warehouse: Path) -> dict[str, list[Any]]:
+def public(site: RunSite) -> dict[str, list[Any]]:
     """Returns the rows of the tables as Python objects. Columns that a table does not have are null."""
-    tables = {name: DeltaTable(warehouse / name) for name in (APPENDED, REPLACED, MERGED)}
+    tables = {name: opened(site.table(name)) for name in (APPENDED, REPLACED, MERGED)}
     dated = ["at", "origin", *(f"day_{number}" for number in range(COLUMNS_MAX))]
     return {name: _rows(table, ["origin", "events"] if name == REPLACED else dated) for name, table in tables.items()}
 
