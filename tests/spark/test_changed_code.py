@@ -87,9 +87,7 @@ def test_further_checkpoints_complete_before_the_first_one_after_a_savepoint_is_
 
 # test_a_new_stage_reads_a_source_from_its_beginning_and_a_stage_from_the_savepoint_on begins stages by day.
 @pytest.mark.nightly
-@pytest.mark.parametrize(
-    "then", [*(pytest.param(then, marks=pytest.mark.nightly) for then in ("in place", "after a loss")), "from a savepoint"]
-)
+@pytest.mark.parametrize("then", ["in place", "after a loss", "from a savepoint"])
 def test_a_new_stage_with_a_late_first_batch_misses_no_row(site: Site, events: Events, tmp_path: Path, then: str) -> None:
     """The stage begins where the savepoint ends, at any time of its first batch and after any start."""
     stopped(site, code(site, events, "copied", interval="1 hour"), events, tmp_path / "savepoint")

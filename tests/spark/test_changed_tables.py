@@ -100,7 +100,7 @@ def test_rows_staged_before_many_changes_of_their_table_are_published_after_them
 
 # test_rows_staged_before_many_changes_of_their_table_are_published_after_them has all changes by day.
 @pytest.mark.nightly
-@pytest.mark.parametrize("sink", [pytest.param({}, id="append", marks=pytest.mark.nightly), pytest.param(UPSERT, id="upsert")])
+@pytest.mark.parametrize("sink", [{}, UPSERT], ids=["append", "upsert"])
 def test_an_interrupted_round_goes_on_after_many_changes_of_its_table(site: Site, sink: dict[str, Any]) -> None:
     _create(site)
     _deliver(site, (1, 10))
@@ -116,7 +116,7 @@ def test_an_interrupted_round_goes_on_after_many_changes_of_its_table(site: Site
 
 # test_rows_staged_before_many_changes_of_their_table_are_published_after_them has all changes by day.
 @pytest.mark.nightly
-@pytest.mark.parametrize("sink", [pytest.param({}, id="append"), pytest.param(UPSERT, id="upsert", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("sink", [{}, UPSERT], ids=["append", "upsert"])
 def test_each_round_goes_on_after_another_change_of_its_table(site: Site, sink: dict[str, Any]) -> None:
     """The stage returns the same columns until the last change."""
     _create(site)

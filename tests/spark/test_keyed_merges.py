@@ -128,7 +128,8 @@ MODES: Mapping[str, tuple[SinkMode, bool, Answer]] = {
 SEEDS = [(1, 2), *(pytest.param(seed, 4, marks=pytest.mark.nightly) for seed in range(2, 26))]
 
 
-# By day test_merges_both_ways.py merges in both ways into equal tables, and test_a_history_has_the_versions_that_its_changes_give.
+# Upserts and inserts with a sequence are merged in both ways, and into equal tables, in test_merges_both_ways.py. Histories by example
+# are in test_a_history_has_the_versions_that_its_changes_give.
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.nightly if name != "insert by batch" else []) for name in MODES]
 )

@@ -91,9 +91,7 @@ SEEDS = range(1, 5)
 @pytest.mark.parametrize(
     ("mode", "sequence", "seed"),
     [
-        at_night(
-            SinkMode.UPSERT, "a double", 0
-        ),  # test_upsert_sinks.py compares the merges of Spark by day, tests/unit those of delta-rs
+        (SinkMode.UPSERT, "a double", 0),
         (SinkMode.INSERT, "noon", 0),
         *(at_night(SinkMode.UPSERT, name, seed) for name in (*OTHERS, None) for seed in SEEDS),
         *(at_night(SinkMode.INSERT, None, seed) for seed in SEEDS),

@@ -240,7 +240,7 @@ def test_an_interrupted_round_goes_on_with_the_new_columns_to_its_end(site: Site
 
 # test_an_interrupted_round_goes_on_with_the_new_columns_to_its_end restores a checkpoint by day.
 @pytest.mark.nightly
-@pytest.mark.parametrize("place", [pytest.param("home", marks=pytest.mark.nightly), "another home"])
+@pytest.mark.parametrize("place", ["home", "another home"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_savepoint_goes_on_with_the_new_columns(site: Site, kind: str, place: str) -> None:
     """The table changes while only the savepoint is left of the pipeline."""

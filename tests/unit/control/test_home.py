@@ -183,6 +183,14 @@ class TestCache:
         assert driver_at_work(home) is (note != "start-1"), "it was heard of a moment ago, unless this is its lock"
 
 
+def test_files_that_are_created_together_are_each_in_their_own_place(
+    home: DividedHome, documents: MemoryFiles, tmp_path: Path
+) -> None:
+    home.create_all([("manifests/1.json", b"1"), ("logs/driver.log", b"log"), ("manifests/2.json", b"2")])
+    assert documents.contents == {"manifests/1.json": b"1", "manifests/2.json": b"2"}
+    assert (tmp_path / "cache/logs/driver.log").read_bytes() == b"log"
+
+
 def test_a_driver_is_seen_by_its_lock_in_the_cache(home: DividedHome) -> None:
     with holding(local_path(home, DRIVER_LOCK), "start-3"):
         assert driver_at_work(home)
