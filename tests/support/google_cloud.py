@@ -107,7 +107,10 @@ class _Requests(BaseHTTPRequestHandler):
         url, data = urlsplit(self.path), self.body()
         asked = {name: values[0] for name, values in parse_qs(url.query, keep_blank_values=True).items()}
         is_json = url.path.startswith(("/storage/", "/upload/", "/download/", "/batch/", "/resumable/"))
-        if is_json or self.command not in ("PUT", "POST"):
+        if self.command == "DELETE" and "uploadId" in asked:
+            self.server.parts.pop(asked["uploadId"])
+            self.respond(204, {}, b"")
+        elif is_json or self.command not in ("PUT", "POST"):
             status, headers, body = self.pass_on(data)
             after = asked.get("start-after", "")
             if after:
