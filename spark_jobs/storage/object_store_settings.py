@@ -95,11 +95,9 @@ def store_of(url: str) -> ObjectStoreSettings:
     Raises:
         InvalidParameterError: Several stores were named, and the root for none of them; or the environment says what cannot be used.
     """
-    root, kind = root_of(url), _KINDS[urlsplit(url).scheme]
-    with _lock:
-        named = {_of_names[_of_roots[root]]} if root in _of_roots else set(_of_names.values())
-        named = {each for each in named if each is None or each.SCHEME == kind.SCHEME}
+    kind, named = kind_of(url), set(_named_for(url).values())
     if len(named) > 1:
+        root = root_of(url)
         raise InvalidParameterError(
             f"It is not known which store has {root}: the connections of this process name several.",
             exists=f"Known are {', '.join(sorted(_of_roots))}.",
@@ -142,13 +140,18 @@ def without_root(place: str) -> NotFoundError:
 
 def _asked_as(place: str) -> tuple[str, str]:
     """Returns the owner of the credentials for a place, in words, and the store that has it."""
-    root, kind = root_of(place), kind_of(place)
-    with _lock:
-        named = {name: each for name, each in _of_names.items() if each is not None and each.SCHEME == kind.SCHEME}
-        name = _of_roots.get(root) or next(iter(named), "")
-        settings = named.get(name)
+    kind = kind_of(place)
+    name, settings = next(iter(_named_for(place).items()), ("", None))
     if settings is not None:
         return f"the Airflow connection {name}", settings.endpoint or kind.CLOUD
     variables = kind.credential_variables(os.environ)
     owner = f"this process's environment ({', '.join(variables)})" if variables else "the role of this host"
     return owner, kind.of(os.environ).endpoint or kind.CLOUD
+
+
+def _named_for(url: str) -> dict[str, ObjectStoreSettings | None]:
+    """Returns the settings that a URL may have, by name: those of its root, or those of all stores of its kind if nobody has named it."""
+    with _lock:
+        root = _of_roots.get(root_of(url))
+        names = _of_names if root is None else {root: _of_names[root]}
+        return {name: each for name, each in names.items() if each is None or each.SCHEME == kind_of(url).SCHEME}

@@ -7,7 +7,15 @@ import pytest
 from spark_jobs.protocol.errors import InvalidParameterError
 from spark_jobs.storage import object_store_settings
 from spark_jobs.storage.azure_settings import AzureCredentials, AzureSettings
-from spark_jobs.storage.object_store_settings import is_in_object_store, spark_settings, store_of, use_store
+from spark_jobs.storage.google_settings import GoogleSettings
+from spark_jobs.storage.object_store_settings import (
+    denied,
+    is_in_object_store,
+    spark_settings,
+    store_of,
+    use_store,
+    without_root,
+)
 from spark_jobs.storage.s3_settings import S3Credentials, S3Settings
 
 CONTAINER = "abfss://lake@flights.dfs.core.windows.net"
@@ -56,6 +64,46 @@ def test_a_connection_to_one_kind_of_store_leaves_the_other_kind_to_the_environm
     use_store("another", known, [CONTAINER])
     assert store_of(f"{CONTAINER}/homes") is known
     assert store_of("s3://lake/x") is LAKE
+
+
+@pytest.mark.usefixtures("stores")
+def test_a_refusal_names_the_connection_of_the_place_and_its_endpoint_and_no_secret() -> None:
+    use_store("a connection", LAKE, ["s3://lake"])
+    use_store("another", replace(LAKE, endpoint=None), ["s3://pond"])
+    for refusal in (denied("s3://lake/x", "403"), without_root("s3://lake/x")):
+        assert (
+            refusal.exists == "https://store.example.com was asked with the credentials of the Airflow connection a connection."
+        )
+        assert "word" not in f"{refusal} {refusal.evidence}"
+    assert denied("s3://pond/x", "403").exists == "AWS was asked with the credentials of the Airflow connection another."
+
+
+@pytest.mark.usefixtures("stores")
+def test_a_place_that_no_connection_has_named_was_asked_as_its_only_store_is() -> None:
+    use_store("a connection", LAKE, ["s3://lake"])
+    assert denied("s3://tables/x", "403").evidence["credentials"] == "the Airflow connection a connection"
+
+
+@pytest.mark.usefixtures("stores")
+@pytest.mark.parametrize(
+    ("place", "environment", "owner"),
+    [
+        ("s3://lake/x", {"AWS_ACCESS_KEY_ID": "-", "AWS_SECRET_ACCESS_KEY": "-"}, "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY"),
+        (f"{CONTAINER}/x", {"AZURE_STORAGE_ACCOUNT_KEY": "-", "AZURE_STORAGE_SAS_TOKEN": "-"}, "AZURE_STORAGE_ACCOUNT_KEY"),
+        (f"{CONTAINER}/x", {"AZURE_STORAGE_SAS_TOKEN": "-"}, "AZURE_STORAGE_SAS_TOKEN"),
+        ("gs://lake/x", {"GOOGLE_APPLICATION_CREDENTIALS": "-"}, "GOOGLE_APPLICATION_CREDENTIALS"),
+        *((place, {}, None) for place in ("s3://lake/x", f"{CONTAINER}/x", "gs://lake/x")),
+    ],
+)
+def test_a_refusal_names_the_variables_of_the_credentials_or_the_role_of_the_host(
+    place: str, environment: dict[str, str], owner: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in {*S3Settings.VARIABLES, *AzureSettings.VARIABLES, *GoogleSettings.VARIABLES}:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    found = denied(place, "403").evidence["credentials"]
+    assert found == (f"this process's environment ({owner})" if owner else "the role of this host")
 
 
 def test_spark_has_the_settings_of_every_kind_of_store() -> None:
