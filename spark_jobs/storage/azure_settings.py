@@ -15,7 +15,12 @@ from spark_jobs.storage.store_settings import ObjectStoreSettings, check_endpoin
 
 ABFS_FILE_SYSTEM = "org.apache.hadoop.fs.azurebfs.SecureAzureBlobFileSystem"
 """Hadoop's client of Azure Data Lake Storage."""
-_WITHOUT_TLS = "org.apache.hadoop.fs.azurebfs.AzureBlobFileSystem"
+_WITHOUT_TLS = {
+    "spark.hadoop.fs.abfss.impl": "org.apache.hadoop.fs.azurebfs.AzureBlobFileSystem",
+    "spark.hadoop.fs.AbstractFileSystem.abfss.impl": "org.apache.hadoop.fs.azurebfs.Abfs",
+    "spark.hadoop.fs.azure.networking.library": "JDK_HTTP_URL_CONNECTION",  # the other one does not start without TLS
+}
+"""The same client for ``http``: one class for each of Hadoop's two interfaces. Delta writes checksum files with the second one."""
 _ENDPOINT = "AZURE_STORAGE_ENDPOINT"
 _KEYS = ("AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_ACCESS_KEY", "AZURE_STORAGE_MASTER_KEY")
 _TOKENS = ("AZURE_STORAGE_SAS_TOKEN", "AZURE_STORAGE_SAS_KEY")
@@ -126,8 +131,7 @@ class AzureSettings(ObjectStoreSettings):
                 f"{_HADOOP}fns.account.service.type": "BLOB",
             }
             if address.scheme == "http":
-                settings["spark.hadoop.fs.abfss.impl"] = _WITHOUT_TLS
-                settings[f"{_HADOOP}networking.library"] = "JDK_HTTP_URL_CONNECTION"  # the other one does not start without TLS
+                settings |= _WITHOUT_TLS
         return self.with_given(settings, given, _ABFS_ENDPOINT)
 
     def _authentication(self) -> dict[str, str]:

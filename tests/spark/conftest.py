@@ -15,6 +15,7 @@ from spark_jobs.protocol.documents import Manifest, StartResponse
 from spark_jobs.runtime.spark.session import start_session
 from spark_jobs.storage.open import open_place
 from tests.spark import inputs
+from tests.support.azurite import azurite_of
 from tests.support.object_store import object_store_of
 from tests.support.permissions import obey_permissions
 from tests.support.shared_application import SHARED_APPLICATION, session_jars
@@ -49,6 +50,13 @@ def _freed() -> Iterator[None]:
 def store(spark: SparkSession) -> Iterator[str]:
     """A place in an S3 server."""
     with object_store_of(spark) as place:
+        yield place
+
+
+@pytest.fixture(scope="session")
+def azure(spark: SparkSession) -> Iterator[str]:
+    """A place in Azure."""
+    with azurite_of(spark) as place:
         yield place
 
 

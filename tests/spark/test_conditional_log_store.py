@@ -15,9 +15,7 @@ from spark_jobs.protocol.delta_log import DELTA_LOG, commit_name
 from spark_jobs.protocol.errors import AlreadyExistsError, RejectedError
 from spark_jobs.publication.conditional_log_store import check_commits, make_commits_conditional
 from spark_jobs.publication.delta_jvm import DeltaJvm, java_class_names
-from spark_jobs.storage.azure_settings import AzureSettings
 from spark_jobs.storage.table_uris import table_files
-from tests.support.azurite import KEY, azurite
 from tests.support.lost_answers import lost_answers
 from tests.support.versitygw import versitygw
 
@@ -33,17 +31,6 @@ def table(spark: SparkSession, store: str) -> str:
     uri = f"{store}/{uuid4()}"
     make_commits_conditional(spark, uri)
     return uri
-
-
-@pytest.fixture(scope="module")
-def azure(spark: SparkSession) -> Iterator[str]:
-    """A place in Azure. Spark finds it, too, although the session started before the server."""
-    with azurite() as place:
-        settings = AzureSettings.of(os.environ).for_spark({}) | {"spark.hadoop.fs.azure.account.key": KEY}
-        configuration: Any = spark.sparkContext._jsc
-        for name, value in settings.items():
-            configuration.hadoopConfiguration().set(name.removeprefix("spark.hadoop."), value)
-        yield place
 
 
 @pytest.fixture

@@ -63,12 +63,21 @@ def hdfs_site(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         yield Site(spark, tmp_path, f"hdfs://{cluster.authority}")
 
 
-# By day, the case in S3 looks up, publishes and reads in the same way. The difference, HDFS's storage, is tested in tests/hdfs.
+@pytest.fixture
+def azure_site(spark: SparkSession, azure: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    """A home and tables in Azure."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return Site(spark, tmp_path, f"{azure}/{tmp_path.name}")
+
+
+# By day, the case in S3 looks up, publishes and reads in the same way. The differences, the storage in HDFS and in Azure, are tested in
+# tests/hdfs and in tests/contract.
 @pytest.mark.parametrize(
     "place",
     [
         pytest.param("store_site", marks=pytest.mark.stores),
         pytest.param("hdfs_site", marks=[pytest.mark.hdfs, pytest.mark.nightly]),
+        pytest.param("azure_site", marks=[pytest.mark.azure, pytest.mark.nightly]),
     ],
 )
 def test_tables_in_a_store_are_published_into_by_name(place: str, schema: str, request: pytest.FixtureRequest) -> None:

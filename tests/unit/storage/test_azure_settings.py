@@ -29,6 +29,7 @@ def test_each_client_gets_the_endpoint_of_an_emulator_in_its_own_settings() -> N
     assert spark[f"{ABFS}.abfs.endpoint"] == "127.0.0.1:10000"
     assert spark[f"{ABFS}.always.use.https"] == "false"
     assert spark["spark.hadoop.fs.abfss.impl"] == "org.apache.hadoop.fs.azurebfs.AzureBlobFileSystem"
+    assert spark["spark.hadoop.fs.AbstractFileSystem.abfss.impl"] == "org.apache.hadoop.fs.azurebfs.Abfs"
 
 
 def test_without_an_endpoint_and_credentials_spark_only_sends_no_metrics() -> None:
