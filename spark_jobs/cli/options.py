@@ -14,7 +14,7 @@ from spark_jobs.api.pipeline import Pipeline
 from spark_jobs.protocol.checkpointing import CheckpointOverrides, read_overrides
 from spark_jobs.protocol.documents import OnRewind
 from spark_jobs.protocol.errors import InvalidParameterError
-from spark_jobs.protocol.start_requests import START_ARGUMENTS, Argument, read_start_arguments
+from spark_jobs.protocol.start_requests import START_ARGUMENTS, URLS, Argument, read_start_arguments
 from spark_jobs.storage.open import open_place
 
 F = TypeVar("F", bound=Callable[..., None])
@@ -30,7 +30,7 @@ Home = Annotated[
     typer.Option(
         "--home",
         metavar="URL",
-        help="The pipeline's home: a path, or a file:, s3:, abfss:, gs: or hdfs: URL.",
+        help=f"The pipeline's home: a path, or {URLS}.",
         show_default=False,
     ),
 ]
@@ -38,7 +38,7 @@ MaybeSavepoint = Annotated[
     str | None,
     typer.Argument(
         metavar="SAVEPOINT",
-        help="A savepoint, instead of --home: a path, or a file:, s3:, abfss:, gs: or hdfs: URL.",
+        help=f"A savepoint, instead of --home: a path, or {URLS}.",
         show_default=False,
     ),
 ]
@@ -47,7 +47,7 @@ MaybeHome = Annotated[
     typer.Option(
         "--home",
         metavar="URL",
-        help="The pipeline's home: a path, or a file:, s3:, abfss:, gs: or hdfs: URL.",
+        help=f"The pipeline's home: a path, or {URLS}.",
         show_default=False,
     ),
 ]
@@ -80,7 +80,7 @@ Target = Annotated[
     str | None,
     typer.Option(
         metavar="URL",
-        help="Place of the savepoint: a new path, or a file:, s3:, abfss:, gs: or hdfs: URL; by default below the home.",
+        help=f"Place of the savepoint: a new path, or {URLS}; by default below the home.",
         show_default=False,
     ),
 ]
@@ -88,9 +88,7 @@ Timeout = Annotated[float, typer.Option(min=0.0, metavar="SECONDS", help="Time t
 EndTimeout = Annotated[float, typer.Option("--timeout", min=0.0, metavar="SECONDS", help="Time to wait for the driver's end.")]
 Savepoint = Annotated[
     str,
-    typer.Argument(
-        metavar="SAVEPOINT", help="The savepoint: a path, or a file:, s3:, abfss:, gs: or hdfs: URL.", show_default=False
-    ),
+    typer.Argument(metavar="SAVEPOINT", help=f"The savepoint: a path, or {URLS}.", show_default=False),
 ]
 FullRefreshAll = Annotated[
     bool, typer.Option("--full-refresh-all", help="Compute all tables again: short for --fresh --on-rewind replace.")

@@ -20,6 +20,7 @@ from spark_jobs.control.pipeline_look import overview
 from spark_jobs.home.search import Found, find_things
 from spark_jobs.protocol.documents import RunState
 from spark_jobs.protocol.errors import StreamPipelineError
+from spark_jobs.protocol.start_requests import URLS
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.open import check_directory, open_place
 
@@ -28,7 +29,7 @@ Roots = Annotated[
     typer.Option(
         "--root",
         metavar="URL",
-        help="A directory with homes below it: a path, or a file:, s3:, abfss:, gs: or hdfs: URL. Repeat the option for each.",
+        help=f"A directory with homes below it: a path, or {URLS}. Repeat the option for each.",
         show_default=False,
     ),
 ]

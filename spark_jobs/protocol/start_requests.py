@@ -62,6 +62,8 @@ def _overrides(refused: Refuse, option: str, value: object) -> CheckpointOverrid
     return value if isinstance(value, CheckpointOverrides) else written_overrides(refused_setting, value)
 
 
+URLS = "a file:, s3:, abfss:, gs: or hdfs: URL"
+"""The URLs of places, in the help of options."""
 _FLAG: dict[str, Any] = {"read": templated(flag), "default": False, "typed": bool}
 _NAMES: dict[str, Any] = {"read": names, "default": (), "typed": list[str] | None}
 
@@ -112,7 +114,7 @@ class StartArguments(TypedDict, total=False):
     ]
     restore: Annotated[
         str | os.PathLike[str] | None,
-        Argument("The savepoint to start from: a path, or a file:, s3:, abfss:, gs: or hdfs: URL.", _path, metavar="URL"),
+        Argument(f"The savepoint to start from: a path, or {URLS}.", _path, metavar="URL"),
     ]
     allow_drained: Annotated[bool, Argument("With restore: allow a savepoint that was taken after a drain.", **_FLAG)]
     allow_dropped: Annotated[
