@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,6 +63,9 @@ class Drivers:
     host: Path | None = None
     """The working and temporary directory of drivers and their JVMs. None: that of the tests."""
 
+    within: Sequence[str] = ()
+    """A command that runs each driver."""
+
     def start(
         self,
         *options: str,
@@ -87,7 +90,7 @@ class Drivers:
         asked = [] if run is None else [f"--run-id={run}", *(f"--param={k}={v}" for k, v in self.site.parameters.items())]
         conf = [f"--conf={key}={value}" for key, value in self.settings.items()]
         return subprocess.Popen(
-            [sys.executable, "-m", *started, *asked, *conf, *options],
+            [*self.within, sys.executable, "-m", *started, *asked, *conf, *options],
             cwd=self.host or ROOT,
             env=os.environ | {MARK: self.mark} | self._environment(),
             stdin=subprocess.DEVNULL,

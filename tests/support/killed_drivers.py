@@ -16,7 +16,7 @@ from spark_jobs.control.status import read_status
 from spark_jobs.protocol.documents import RunState
 from tests.support.drivers import Drivers, Ended, ended
 
-PATIENCE_S = 120.0
+PATIENCE_S = 300.0
 LOOK_S = 0.2
 
 

@@ -21,11 +21,22 @@ DEADLINE_S = 60.0
 SPARK_HOME = Path(pyspark.__file__).parent
 DAEMON = {
     "SPARK_HOME": str(SPARK_HOME),
-    "SPARK_LOCAL_IP": "127.0.0.1",
     "SPARK_DAEMON_MEMORY": "256m",
     "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false",
 }
+
+
+@dataclass(frozen=True)
+class Host:
+    """Where a part of the cluster runs."""
+
+    address: str = "127.0.0.1"
+    within: Sequence[str] = ()
+    """A command that runs the part."""
+
+
+HERE = Host()
 
 
 @dataclass
@@ -55,23 +66,25 @@ class SparkCluster:
         for application in self.directory.glob("worker-*/*"):
             rmtree(application)
 
-    def start(self, name: str, arguments: Sequence[str], within: Sequence[str] = ()) -> Path:
+    def start(self, name: str, host: Host, spark_class: str, *arguments: str) -> Path:
         """Starts a part of the cluster. Returns the path of its log.
 
         Args:
             name: The name of the log.
-            arguments: A class of Spark, and its arguments.
-            within: A command that runs the part.
+            host: The host of the part.
+            spark_class: A class of Spark.
+            arguments: Arguments of the class.
         """
+        where = ["--host", host.address, "--port", "0", "--webui-port", "0"]
         log = self.directory / f"{name}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [*within, str(SPARK_HOME / "bin/spark-class"), *arguments],
+                [*host.within, str(SPARK_HOME / "bin/spark-class"), spark_class, *where, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env=os.environ | DAEMON,
+                env=os.environ | DAEMON | {"SPARK_LOCAL_IP": host.address},
             )
         self.processes.append(process)
         return log
@@ -98,24 +111,24 @@ def delta_on_this_host() -> dict[str, str]:
 
 
 @contextmanager
-def spark_cluster(directory: Path, workers: int = 2, within: Sequence[str] = ()) -> Iterator[SparkCluster]:
+def spark_cluster(directory: Path, workers: int = 2, master: Host = HERE, worker: Host = HERE) -> Iterator[SparkCluster]:
     """Starts a cluster of workers with one core each. It ends when the context closes.
 
     Args:
         directory: The directory of its logs and its executors.
         workers: The number of workers.
-        within: A command that runs each worker.
+        master: The host of the master.
+        worker: The host of each worker.
     """
     cluster = SparkCluster(directory)
     directory.mkdir(parents=True)
     try:
-        where = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
-        cluster.master = said(cluster.start("master", ["org.apache.spark.deploy.master.Master", *where]), STARTED.pattern)[1]
+        cluster.master = said(cluster.start("master", master, "org.apache.spark.deploy.master.Master"), STARTED.pattern)[1]
         logs = []
         for number in range(workers):
             room = ["--cores", "1", "--memory", "1g", "--work-dir", str(directory / f"worker-{number}")]
-            worker = ["org.apache.spark.deploy.worker.Worker", *where, *room, cluster.master]
-            logs.append(cluster.start(f"worker-{number}", worker, within))
+            spark_class = "org.apache.spark.deploy.worker.Worker"
+            logs.append(cluster.start(f"worker-{number}", worker, spark_class, *room, cluster.master))
         for log in logs:
             said(log, REGISTERED)
         yield cluster

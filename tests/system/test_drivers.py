@@ -3,6 +3,8 @@
 import signal
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
 
 import psutil
 import pytest
@@ -14,7 +16,9 @@ from spark_jobs.protocol.errors import ExitCode
 from spark_jobs.protocol.ids import PipelineName, RunId
 from spark_jobs.protocol.steps import Step
 from spark_jobs.storage.files import local_path
-from tests.support.drivers import Doomed, Drivers, Ended, ended
+from tests.support.drivers import SETTINGS, Doomed, Drivers, Ended, ended
+from tests.support.spark_cluster import delta_on_this_host, spark_cluster
+from tests.support.two_hosts import two_hosts
 
 pytestmark = pytest.mark.spark
 
@@ -48,6 +52,19 @@ def test_a_jvm_that_outlives_its_driver_is_waited_for(drivers: Drivers) -> None:
     assert ended(second).code == ExitCode.DONE
     drivers.site.assert_answered()
     assert drivers.site.orphans() == []
+
+
+@pytest.mark.nightly  # needs the rights of root; tests/unit/runtime/spark/test_session.py fails by day for the same reason
+def test_executors_on_another_host_reach_a_driver_that_was_told_no_address(
+    drivers: Drivers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SPARK_LOCAL_IP")
+    executors = {"spark.executor.memory": "512m", "spark.executor.cores": "1"}
+    with two_hosts() as (here, there), spark_cluster(tmp_path / "cluster", workers=1, master=here, worker=there) as cluster:
+        settings = SETTINGS | executors | delta_on_this_host() | {"spark.master": cluster.master}
+        found = replace(drivers, settings=settings, within=here.within).run()
+    assert found.code == ExitCode.DONE, found
+    drivers.site.assert_answered()
 
 
 def both(first: "subprocess.Popen[str]", second: "subprocess.Popen[str]") -> list[Ended]:

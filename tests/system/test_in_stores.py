@@ -29,7 +29,7 @@ from tests.support.kafka_broker import jars
 from tests.support.killed_drivers import PATIENCE_S, KilledDrivers
 from tests.support.object_store import S3_JARS
 from tests.support.run_site import RunSite
-from tests.support.spark_cluster import SparkCluster, delta_on_this_host, spark_cluster
+from tests.support.spark_cluster import Host, SparkCluster, delta_on_this_host, spark_cluster
 
 pytestmark = pytest.mark.spark
 
@@ -83,15 +83,15 @@ def changes(tmp_path: Path) -> Changes:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, in_s3: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[SparkCluster]:
-    """A cluster whose executors have the credentials of the store, and see nothing of the drivers' disks."""
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SparkCluster]:
+    """A cluster whose executors have the credentials of a store that was started before, and see nothing of the drivers' disks."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     hidden = []
     for host in HOSTS:
         (tmp_path / host).mkdir()
         hidden.append(f'mount -t tmpfs none "{tmp_path / host}"')
     apart = ["unshare", "--map-root-user", "--mount", "sh", "-c", f'{" && ".join(hidden)} && exec "$@"', "sh"]
-    with spark_cluster(tmp_path / "cluster", within=apart) as found:
+    with spark_cluster(tmp_path / "cluster", worker=Host(within=apart)) as found:
         yield found
 
 
@@ -107,12 +107,14 @@ def cluster(tmp_path: Path, in_s3: str, monkeypatch: pytest.MonkeyPatch) -> Iter
         pytest.param("in_hdfs", marks=pytest.mark.nightly),
         pytest.param("in_versitygw", marks=[pytest.mark.versitygw, pytest.mark.nightly]),
         pytest.param("all_work_in_hdfs", marks=pytest.mark.nightly),
-        pytest.param("on_a_cluster", marks=pytest.mark.nightly),
+        pytest.param("on_a_cluster_in_s3", marks=pytest.mark.nightly),
+        pytest.param("on_a_cluster_in_versitygw", marks=[pytest.mark.versitygw, pytest.mark.nightly]),
+        pytest.param("on_a_cluster_in_hdfs", marks=pytest.mark.nightly),
     ]
 )
 def drivers(changes: Changes, request: pytest.FixtureRequest) -> Iterator[Drivers]:
-    store = request.getfixturevalue(f"in_{'s3' if request.param == 'on_a_cluster' else request.param.rpartition('_')[2]}")
-    cluster = request.getfixturevalue("cluster") if request.param == "on_a_cluster" else None
+    store = request.getfixturevalue(f"in_{request.param.rpartition('_')[2]}")
+    cluster = request.getfixturevalue("cluster") if request.param.startswith("on_a_cluster") else None
     work_root = None if request.param.startswith("in_") else f"{store}/work"
     with _drivers(StoreSite(store, changes.path, cluster, work_root), store_pipeline.__file__) as found:
         yield found

@@ -136,10 +136,11 @@ def start_session(
     check_own_spark()
     java = check_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # otherwise workers run the first python3 on the PATH
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     from delta import configure_spark_with_delta_pip
 
     master = conf.get("spark.master", os.environ.get("MASTER", "local[*]"))
+    if _local_cores(master) is not None:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # executors on other hosts could not reach this address
     settings = (
         _DEFAULTS
         | {"spark.master": master, "spark.app.name": app_name}

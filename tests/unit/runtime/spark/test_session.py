@@ -25,16 +25,25 @@ def test_no_setting_that_a_guarantee_needs_can_be_set_by_a_user() -> None:
     assert accepted == []
 
 
-@pytest.mark.filterwarnings("ignore:Exception ignored")  # PySpark leaves a pipe open after the JVM fails to start
-def test_no_setting_with_any_shape_of_secret_is_on_the_command_line_of_the_jvm(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The command line and the address of the JVM that a session starts. The JVM ends at once."""
     said, program = tmp_path / "said", tmp_path / "bin" / "spark-submit"
     program.parent.mkdir()
-    program.write_text(f"#!/bin/sh\nprintf '%s\\n' \"$@\" > {said}\nexit 1\n")
+    program.write_text(f'#!/bin/sh\nprintf \'%s\\n\' "$@" "SPARK_LOCAL_IP=$SPARK_LOCAL_IP" > {said}\nexit 1\n')
     program.chmod(0o755)
     monkeypatch.setattr("pyspark.java_gateway._find_spark_home", lambda: str(tmp_path))
     monkeypatch.setattr(SparkContext, "_gateway", None)
+    return said
+
+
+no_jvm = pytest.mark.filterwarnings("ignore:Exception ignored")  # PySpark leaves a pipe open after the JVM fails to start
+
+
+@no_jvm
+def test_no_setting_with_any_shape_of_secret_is_on_the_command_line_of_the_jvm(
+    said: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     conf = {"spark.executor.cores": "2"}
     for number, secret in enumerate(SHAPES.values()):
         monkeypatch.setenv(f"SPARK_JOBS_PARAM_{number}", secret)  # the secret is masked under any name
@@ -50,6 +59,29 @@ def test_no_setting_with_any_shape_of_secret_is_on_the_command_line_of_the_jvm(
         start_session("flights", conf)
     assert "spark.executor.cores=2" in said.read_text().splitlines()
     assert CORE not in said.read_text()
+
+
+@no_jvm
+@pytest.mark.parametrize(
+    ("master", "given", "address"),
+    [
+        ("local[2]", "", "127.0.0.1"),
+        ("local", "", "127.0.0.1"),
+        ("local[2]", "10.0.0.7", "10.0.0.7"),
+        ("spark://host:7077", "", ""),
+        ("yarn", "", ""),
+        ("yarn", "10.0.0.7", "10.0.0.7"),
+    ],
+)
+def test_only_a_driver_with_a_local_master_hides_its_address_from_other_hosts(
+    said: Path, monkeypatch: pytest.MonkeyPatch, master: str, given: str, address: str
+) -> None:
+    monkeypatch.delenv("SPARK_LOCAL_IP")
+    if given:
+        monkeypatch.setenv("SPARK_LOCAL_IP", given)
+    with pytest.raises(MissingRequirementError):
+        start_session("flights", {"spark.master": master})
+    assert said.read_text().splitlines()[-1] == f"SPARK_LOCAL_IP={address}"
 
 
 @pytest.mark.parametrize("name", ["city.rides", "spark_catalog.city.rides"])
