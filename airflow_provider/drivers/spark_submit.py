@@ -25,7 +25,7 @@ from airflow_provider.settings import Settings
 from airflow_provider.version_compat import AirflowException, AirflowNotFoundException
 from spark_jobs.protocol.errors import InvalidParameterError, MissingRequirementError, RejectedError
 from spark_jobs.protocol.ids import RequestId
-from spark_jobs.protocol.spark_settings import conf_environment, hidden_settings, shown_settings
+from spark_jobs.protocol.spark_settings import PACKAGES, conf_environment, hidden_settings, requested_packages, shown_settings
 from spark_jobs.protocol.spark_versions import NEWEST, SUPPORTED, check_spark_version, spark_minor
 
 DELTA_VERSION = "4.4.0"
@@ -33,8 +33,6 @@ DELTA_VERSION = "4.4.0"
 _SPARK_JARS = ("jars", "lib/python3*/site-packages/pyspark/jars")
 """The directories with Spark's jars, in a distribution and in an installation by pip."""
 _SPARK_CORE = re.compile(r"spark-core_2[.]13-(.+)[.]jar")
-_DELTA = re.compile(r"io[.]delta:delta-spark_")
-_PACKAGES = "spark.jars.packages"
 _DEPLOY_MODE = "spark.submit.deployMode"
 _UPLOAD_PATH = "spark.kubernetes.file.upload.path"
 _PARAMETER = "SPARK_JOBS_PARAM_"
@@ -391,12 +389,11 @@ def _defaults(kind: MasterKind, mode: DeployMode) -> dict[str, str]:
 
 
 def _delta(conf: Mapping[str, str], program: str) -> dict[str, str]:
-    """Adds Delta's package to the requested packages. An empty list of packages means that Spark already has Delta."""
-    own = delta_package(_spark_minor(program))
-    packages = [package.strip() for package in conf.get(_PACKAGES, own).split(",") if package.strip()]
-    if not packages or any(_DELTA.match(package) for package in packages):
-        return {_PACKAGES: ",".join(packages)} if packages else {}
-    return {_PACKAGES: ",".join([*packages, own])}
+    """Adds Delta's package to the requested packages, unless Spark has it."""
+    packages, without_delta = requested_packages(conf)
+    if without_delta:
+        packages.append(delta_package(_spark_minor(program)))
+    return {PACKAGES: ",".join(packages)} if packages else {}
 
 
 def _refused(conn_id: str, what: str, remedy: str) -> InvalidParameterError:

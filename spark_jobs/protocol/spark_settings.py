@@ -5,11 +5,14 @@ All others reach a driver through its environment, and its JVM through the gatew
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 CONF_VARIABLE = "SPARK_JOBS_CONF"
 """The environment variable with a driver's other settings, a JSON object."""
 
+PACKAGES = "spark.jars.packages"
+"""Spark's setting for Maven packages."""
+_DELTA = re.compile(r"io[.]delta:delta-spark_")
 _ENVIRONMENT = r"(?:executorEnv|yarn[.]appMasterEnv|kubernetes[.]driverEnv)[.]"
 """The prefix of settings that set environment variables, whose names are arbitrary."""
 _VARIABLES = (
@@ -45,6 +48,20 @@ _REFERENCE = re.compile(
     r"|.*[.]token[.](provider|renew|binding)|.*GOOGLE_APPLICATION_CREDENTIALS$|spark[.]kerberos[.]renewal[.]credentials$"
 )
 """Matches settings that say where a secret is, what provides it, or what it must look like."""
+
+
+def requested_packages(conf: Mapping[str, str], more: Sequence[str] = ()) -> tuple[list[str], bool]:
+    """Returns the Maven packages that a user wants, and True if Delta's has to be added.
+
+    An empty list in the settings means that Spark already has Delta.
+
+    Args:
+        conf: The user's settings.
+        more: Packages that were named beside the settings.
+    """
+    given = conf.get(PACKAGES)
+    packages = [*more, *(stripped for each in (given or "").split(",") if (stripped := each.strip()))]
+    return packages, given != "" and not any(_DELTA.match(package) for package in packages)
 
 
 def sounds_secret(name: str) -> bool:

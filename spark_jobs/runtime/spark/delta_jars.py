@@ -14,12 +14,13 @@ from importlib.metadata import version
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from spark_jobs.protocol.spark_settings import PACKAGES
 from spark_jobs.runtime.spark.spark_facts import SPARK_VERSION
 from spark_jobs.storage.plain_files import open_plain
 
 _LIST_MAX_BYTES = 1 << 20
 _RESOLUTION = (
-    "spark.jars.packages",
+    PACKAGES,
     "spark.jars.excludes",
     "spark.jars.ivy",
     "spark.jars.ivySettings",

@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_jobs.api.parameters import environment_mask, environment_secrets
 from spark_jobs.protocol.codec import sha256
 from spark_jobs.protocol.errors import MissingRequirementError, RejectedError, StorageError
-from spark_jobs.protocol.spark_settings import redaction, shown_settings
+from spark_jobs.protocol.spark_settings import PACKAGES, redaction, requested_packages, shown_settings
 from spark_jobs.publication.delta_jvm import java_class
 from spark_jobs.runtime.spark.class_archive import archive_path, using
 from spark_jobs.runtime.spark.delta_jars import DeltaJars
@@ -155,6 +155,7 @@ def start_session(
     for key, files in (("spark.jars", jars), ("spark.submit.pyFiles", py_files)):
         if files:
             settings[key] = ",".join(files)
+    wanted, without_delta = requested_packages(conf, packages)
     delta_jars = DeltaJars(settings, packages)
     known = delta_jars.setting()
     if known is not None:
@@ -165,8 +166,10 @@ def start_session(
     quickly = for_a_short_run and _local_cores(master) is not None
     try:
         with ended_unless_started(), using(archive_path(java)), added(SHORT_RUN if quickly else ""):
-            if known is None:
-                builder = configure_spark_with_delta_pip(builder, extra_packages=list(packages))
+            if known is None and without_delta:
+                builder = configure_spark_with_delta_pip(builder, extra_packages=wanted)
+            elif wanted:
+                builder = builder.config(PACKAGES, ",".join(wanted))
             session = _with_s3(_started(builder))
             if _local_cores(master) is not None:
                 context: Any = session.sparkContext._jsc

@@ -1,5 +1,6 @@
 """The required settings of a Spark session. No session is started."""
 
+from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,9 @@ from pyspark import SparkContext
 from spark_jobs.api.refusals import Place
 from spark_jobs.api.settings import check_settings
 from spark_jobs.protocol.errors import InvalidPipelineError, MissingRequirementError, RejectedError
+from spark_jobs.protocol.spark_settings import PACKAGES
 from spark_jobs.runtime.spark.session import REQUIRED_SETTINGS, default_location, start_session
+from spark_jobs.runtime.spark.spark_facts import SPARK_MINOR
 from tests.support.secret_shapes import CORE, SHAPES
 
 
@@ -59,6 +62,29 @@ def test_no_setting_with_any_shape_of_secret_is_on_the_command_line_of_the_jvm(
         start_session("flights", conf)
     assert "spark.executor.cores=2" in said.read_text().splitlines()
     assert CORE not in said.read_text()
+
+
+OF_DELTA = f"io.delta:delta-spark_{SPARK_MINOR}_2.13:{version('delta-spark')}"
+
+
+@no_jvm
+@pytest.mark.parametrize(
+    ("conf", "packages", "expected"),
+    [
+        ({PACKAGES: "g:a:1, g:b:2"}, [], f"{OF_DELTA},g:a:1,g:b:2"),
+        ({}, ["g:a:1"], f"{OF_DELTA},g:a:1"),
+        ({PACKAGES: "g:b:2"}, ["g:a:1"], f"{OF_DELTA},g:a:1,g:b:2"),
+        ({PACKAGES: "io.delta:delta-spark_4.2_2.13:4.4.9,g:a:1"}, [], "io.delta:delta-spark_4.2_2.13:4.4.9,g:a:1"),
+        ({PACKAGES: ""}, [], ""),
+        ({PACKAGES: ""}, ["g:a:1"], "g:a:1"),
+    ],
+)
+def test_a_driver_has_all_packages_that_were_named_and_delta_unless_spark_has_it(
+    said: Path, conf: dict[str, str], packages: list[str], expected: str
+) -> None:
+    with pytest.raises(MissingRequirementError):
+        start_session("flights", conf, packages=packages)
+    assert f"{PACKAGES}={expected}" in said.read_text().splitlines()
 
 
 @no_jvm
