@@ -45,6 +45,12 @@ def store() -> Iterator[str]:
 
 # Each durable step is the same on a disk, where its test fails by day.
 @pytest.fixture(params=["on a disk", pytest.param("in a store", marks=[pytest.mark.stores, pytest.mark.nightly])])
-def any_site(site: RunSite, request: pytest.FixtureRequest) -> RunSite:
+def bucket(request: pytest.FixtureRequest) -> str | None:
+    """The store of home and tables. None: they are on a disk."""
+    return None if request.param == "on a disk" else request.getfixturevalue("store")
+
+
+@pytest.fixture
+def any_site(site: RunSite, bucket: str | None) -> RunSite:
     """A site on a disk, and one whose home and tables are in a store."""
-    return site if request.param == "on a disk" else replace(site, bucket=request.getfixturevalue("store"))
+    return replace(site, bucket=bucket)

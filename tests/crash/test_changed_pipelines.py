@@ -52,7 +52,7 @@ def test_attempts_that_die_after_each_step_of_a_change_of_code_lose_and_double_n
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("any_site", ["on a disk"], indirect=True)
+@pytest.mark.parametrize("bucket", ["on a disk"], indirect=True)
 def test_a_change_of_code_that_dies_once_at_any_point_is_finished_by_the_next_run(
     site: RunSite, second_day: RunSite, tmp_path: Path
 ) -> None:

@@ -21,9 +21,11 @@ PLANS = 3
 # By day the plan that is stopped, dies and loses its work directory. Of the others' interruptions test_run_io_errors.py has the storage
 # that fails, and test_data_loss.py the missing file; test_complete_sinks.py and test_keyed_sinks.py compare their sinks.
 @pytest.mark.parametrize("part", [1, *(pytest.param(part, marks=pytest.mark.nightly) for part in range(PLANS) if part != 1)])
-def test_each_table_equals_the_answer_after_each_round_whatever_interrupts_the_round(part: int, tmp_path: Path) -> None:
+def test_each_table_equals_the_answer_after_each_round_whatever_interrupts_the_round(
+    part: int, bucket: str | None, tmp_path: Path
+) -> None:
     """The interruptions are stops, deaths, failures of the storage, missing files and lost work directories. Rows arrive in between."""
-    RandomRounds(Plan(1034, CASES // PLANS, TABLES, part), tmp_path).run()
+    RandomRounds(Plan(1034, CASES // PLANS, TABLES, part), tmp_path, bucket=bucket).run()
 
 
 def test_each_table_of_live_inputs_becomes_the_answer_whatever_interrupts_the_pipeline(
@@ -54,6 +56,12 @@ def test_each_table_of_live_inputs_becomes_the_answer_with_other_inputs_each_nig
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("sample", range(4))
-def test_each_table_equals_the_answer_although_drivers_are_killed(sample: int, seed: int, tmp_path: Path) -> None:
-    KilledRounds(Plan(seed + sample, CASES, TABLES), tmp_path).run()
+@pytest.mark.parametrize(
+    ("bucket", "sample"),
+    [*(("on a disk", sample) for sample in range(4)), pytest.param("in a store", 4, marks=pytest.mark.stores)],
+    indirect=["bucket"],
+)
+def test_each_table_equals_the_answer_although_drivers_are_killed(
+    sample: int, seed: int, bucket: str | None, tmp_path: Path
+) -> None:
+    KilledRounds(Plan(seed + sample, CASES, TABLES), tmp_path, bucket=bucket).run()

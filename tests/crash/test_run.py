@@ -138,13 +138,13 @@ SOME = {Step.ATTEMPT_CREATE, Step.INCARNATION_CLOSE, Step.MANIFEST_CREATE, Step.
 
 # Each durable step is the same on a disk, where its test fails by day.
 @pytest.mark.parametrize(
-    ("any_site", "steps"),
+    ("bucket", "steps"),
     [
         pytest.param("on a disk", SOME, id="some points"),
         pytest.param("in a store", SOME, id="some points in a store", marks=[pytest.mark.stores, pytest.mark.nightly]),
         pytest.param("on a disk", set(Step), id="every point", marks=pytest.mark.nightly),
     ],
-    indirect=["any_site"],
+    indirect=["bucket"],
 )
 def test_after_a_fresh_start_that_dies_the_abandoned_rows_cannot_be_published(any_site: RunSite, steps: set[Step]) -> None:
     any_site.run("abandoned", publish=Publish.EXTERNAL)

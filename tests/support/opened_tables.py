@@ -1,7 +1,7 @@
 """Opens tables as any reader with delta-rs does, in a directory or in a store of the tests."""
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -20,16 +20,26 @@ def opened(table: str, version: int | None = None) -> DeltaTable:
     return DeltaTable(table, version=version, storage_options=IN_A_STORE)
 
 
+def with_log(table: str) -> AbstractContextManager[Path]:
+    """Returns a directory with the log of a table, for :mod:`tests.support.delta_logs`."""
+    return on_a_disk(table, DELTA_LOG)
+
+
 @contextmanager
-def with_log(table: str) -> Iterator[Path]:
-    """Yields a directory with the log of a table, for :mod:`tests.support.delta_logs`: the table's own, or one with a copy of the log."""
+def on_a_disk(table: str, below: str = "") -> Iterator[Path]:
+    """Yields the directory of a table, or one with a copy of a table in a store.
+
+    Args:
+        table: The path or the URL of the table.
+        below: The directory of the table that is copied. Default: all of it.
+    """
     there = open_place(table)
     here = there.local()
     if here is not None:
         yield here
         return
     with TemporaryDirectory() as directory:
-        copy_all(there, LocalFiles(directory), there.paths(DELTA_LOG))
+        copy_all(there, LocalFiles(directory), there.paths(below))
         yield Path(directory)
 
 

@@ -18,6 +18,7 @@ from pydantic import BaseModel
 
 from spark_jobs import FEED_DELETES, FEED_SEQUENCE, CheckpointSettings, DeltaSink, Pipeline, RestartStrategy
 from tests.support.keyed_changes import DELETES, Row, inserted, query, upserted, versions
+from tests.support.opened_tables import on_a_disk
 from tests.support.random_inputs import FEEDS, IN_ORDER, TIMED, Case, Columns, Format, Input, Kind, draw_case, topic_of
 
 DRAWN = "RANDOM_PIPELINE"
@@ -222,9 +223,13 @@ def _answer_of_feed(case: Case, given: Input) -> Counter[Row]:
 
 
 class Tables:
-    """The sinks' tables, read by DuckDB."""
+    """The sinks' tables, read by DuckDB.
 
-    def __init__(self, warehouse: Path) -> None:
+    Args:
+        warehouse: The path or the URL of their directory.
+    """
+
+    def __init__(self, warehouse: str) -> None:
         self._warehouse = warehouse
         self._database = duckdb.connect()
         extension = files("duckdb_extension_delta") / "extensions" / f"v{duckdb.__version__}" / "delta.duckdb_extension"
@@ -232,14 +237,14 @@ class Tables:
 
     def rows(self, case: Case) -> Counter[Row]:
         """Returns the rows of a case's table. A missing column is null, and a missing table is empty."""
-        table = self._warehouse / case.name
-        if not (table / "_delta_log").exists():
-            return Counter()
-        found = self._database.execute("SELECT * FROM delta_scan(?)", [table.as_uri()])
-        names = [column[0] for column in found.description or ()]
-        columns = _FEED_COLUMNS[case.kind] if case.format is Format.FEED else COLUMNS[case.kind]
-        places = [names.index(name) if name in names else None for name in columns]
-        return Counter(tuple(None if place is None else row[place] for place in places) for row in found.fetchall())
+        with on_a_disk(f"{self._warehouse}/{case.name}") as table:
+            if not (table / "_delta_log").exists():
+                return Counter()
+            found = self._database.execute("SELECT * FROM delta_scan(?)", [table.as_uri()])
+            names = [column[0] for column in found.description or ()]
+            columns = _FEED_COLUMNS[case.kind] if case.format is Format.FEED else COLUMNS[case.kind]
+            places = [names.index(name) if name in names else None for name in columns]
+            return Counter(tuple(None if place is None else row[place] for place in places) for row in found.fetchall())
 
     def close(self) -> None:
         self._database.close()

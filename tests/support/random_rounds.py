@@ -185,15 +185,16 @@ class RandomRounds:
         plan: The plan.
         root: The directory of inputs, tables and home.
         broker: The broker of topics.
+        bucket: The store of tables and home, if they are not in ``root``. The work directories stay there.
     """
 
-    def __init__(self, plan: Plan, root: Path, broker: KafkaBroker | None = None) -> None:
+    def __init__(self, plan: Plan, root: Path, broker: KafkaBroker | None = None, bucket: str | None = None) -> None:
         self.plan, self.root = plan, root
         (root / "inputs").mkdir()
         self.inputs = {case.name: Input(case, root / "inputs" / case.name, broker) for case in plan.cases}
         self._pipeline = partial(pipeline_of, plan.cases, servers=broker.servers if broker else "", live=plan.live)
-        self.site = RunSite(root, root / "inputs")
-        self.tables = Tables(root / "warehouse")
+        self.site = RunSite(root, root / "inputs", bucket=bucket)
+        self.tables = Tables(self.site.warehouse)
         self.happened: list[str] = []
         self._ahead = [{case.name: list(case.rounds[number]) for case in plan.cases} for number in range(ROUNDS)]
         self._earlier: dict[str, Counter[Row]] = {case.name: Counter() for case in plan.cases}
