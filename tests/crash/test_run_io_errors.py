@@ -1,7 +1,7 @@
 """A whole run during which the storage fails once, and the run after it.
 
-Every operation of the home can fail, and every operation of the runtime itself on the tables' directories. Spark and delta-rs do not use
-the storage port for their own operations.
+Every operation of the home can fail, and every operation of the runtime itself on the tables' directories, on a disk and in a store. Spark
+and delta-rs do not use the storage port for their own operations.
 """
 
 import errno
@@ -23,6 +23,8 @@ pytestmark = pytest.mark.spark
 CODES = [errno.EIO, errno.ENOSPC, errno.EACCES]
 STRIDE = 7
 """The number of parts of the nightly sweep. Each part is a test of its own, so that it can be repeated alone."""
+SHARES = 7
+"""The number of shares of the requests to a store. Each night has one of them."""
 
 
 @pytest.fixture(scope="session")
@@ -33,9 +35,9 @@ def operations(tmp_path_factory: pytest.TempPathFactory, one_day: Path) -> int:
     return system.operations
 
 
-def fail_once(site: RunSite, index: int, code: int) -> None:
+def fail_once(site: RunSite, index: int, code: int, *, answer_lost: bool = False) -> None:
     """Fails one operation of a run. Checks that the tables are old or new, and that the next run ends well."""
-    system = FaultSystem(index, code)
+    system = FaultSystem(index, code, answer_lost=answer_lost)
     error = error_of(site, system)
     where = f"{errno.errorcode[code]} at operation {index} ({system.trace[-1] if not system.injected else system.trace[index]})"
     if error is not None:
@@ -78,6 +80,28 @@ def test_a_pipeline_survives_a_failure_of_any_operation_of_a_run(
     for index in range(part, operations, STRIDE):
         code = CODES[(index // STRIDE + seed) % len(CODES)]
         fail_once(replace(site, directory=tmp_path / str(index)), index, code)
+
+
+@pytest.fixture
+def requests(any_site: RunSite, tmp_path: Path) -> list[int]:
+    """Returns the operations of an undisturbed run that are requests to the store."""
+    system = FaultSystem()
+    replace(any_site, directory=tmp_path / "clean").run(system=system)
+    found = [index for index, operation in enumerate(system.trace) if f" {any_site.bucket}" in operation]
+    assert len(found) > SHARES
+    return found
+
+
+# Each night another share. Most of the operations are the same as on a disk, where the test of a sample fails by day.
+@pytest.mark.nightly
+@pytest.mark.stores
+@pytest.mark.parametrize("bucket", ["in a store"], indirect=True)
+@pytest.mark.parametrize("answer_lost", [False, True], ids=["not done", "done but answer lost"])
+def test_a_pipeline_survives_a_failure_of_a_request_to_a_store(
+    any_site: RunSite, requests: list[int], answer_lost: bool, seed: int, tmp_path: Path
+) -> None:
+    for index in requests[seed % SHARES :: SHARES]:
+        fail_once(replace(any_site, directory=tmp_path / str(index)), index, errno.EIO, answer_lost=answer_lost)
 
 
 class LosesAnswers:

@@ -34,7 +34,7 @@ from tests.support.permissions import obey_permissions
 from tests.support.shared_application import SHARED_APPLICATION, session_jars
 from tests.support.short_jvm import FEW_ROWS
 from tests.support.small_pipeline import SINKS, answer
-from tests.support.systems import until_crash
+from tests.support.systems import failing_with
 
 APPLICATION = {"spark.master": "local[2]", "spark.driver.memory": "2g", "spark.ui.enabled": "false"} | FEW_ROWS
 """Settings of a driver's application."""
@@ -95,7 +95,7 @@ class RunSite:
         return (
             LocalFiles(self.documents, system)
             if self.documents.startswith("/")
-            else until_crash(open_place(self.documents), system)
+            else failing_with(open_place(self.documents), system)
         )
 
     @property
@@ -189,7 +189,7 @@ class RunSite:
 
 
 def _open_table(system: System | None, uri: str) -> Files:
-    return until_crash(table_files(uri), system) if is_in_store(uri) else LocalFiles(unquote(urlsplit(uri).path), system)
+    return failing_with(table_files(uri), system) if is_in_store(uri) else LocalFiles(unquote(urlsplit(uri).path), system)
 
 
 def _rows(table: str) -> list[tuple[Any, ...]]:

@@ -19,6 +19,7 @@ from typing import Any, cast
 
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.local import LocalFiles
+from spark_jobs.storage.os_errors import translated
 from spark_jobs.storage.system import RealSystem, System
 
 
@@ -415,9 +416,17 @@ class CrashSystem(_Observed):
             yield from (os.path.join(directory, name) for name in (*directories, *files))
 
 
-def until_crash(files: Files, system: System | None) -> Files:
-    """Returns a place in a store whose client dies with a :class:`CrashSystem`. The store keeps what it has answered."""
-    return cast(Files, _UntilCrash(files, system)) if isinstance(system, CrashSystem) else files
+def failing_with(files: Files, system: System | None) -> Files:
+    """Returns a place in a store whose client fails together with a system. The store keeps what it has done.
+
+    The client dies with a :class:`CrashSystem`. Each of its calls is an operation of a :class:`FaultSystem`, which may fail.
+    """
+    match system:
+        case CrashSystem():
+            return cast(Files, _UntilCrash(files, system))
+        case FaultSystem():
+            return cast(Files, _WithFaults(files, system))
+    return files
 
 
 class _UntilCrash:
@@ -433,6 +442,31 @@ class _UntilCrash:
         if self._system.crashed:
             raise Crashed(f"before {name} in {self._files.url}")
         return getattr(self._files, name)
+
+
+class _WithFaults:
+    """Does each call in ``files`` as an operation of a system."""
+
+    def __init__(self, files: Files, system: FaultSystem) -> None:
+        self._files, self._system = files, system
+
+    def below(self, directory: str) -> "_WithFaults":
+        return _WithFaults(self._files.below(directory), self._system)
+
+    @property
+    def url(self) -> str:
+        return self._files.url
+
+    def local(self, path: str = "") -> Path | None:
+        return self._files.local(path)
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            place = f"{self.url}/{arguments[0] if arguments and isinstance(arguments[0], str) else ''}"
+            with translated(place), self._system._operation(name, place):
+                return getattr(self._files, name)(*arguments)
+
+        return call
 
 
 def _unlink_if_same(path: str, inode: int) -> None:
