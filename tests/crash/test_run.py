@@ -60,10 +60,10 @@ def test_a_clean_run_passes_every_kind_of_step(clean_run: list[Point]) -> None:
 
 
 def test_attempts_that_die_one_after_the_other_at_every_point_lose_and_double_no_row(
-    site: RunSite, clean_run: list[Point]
+    any_site: RunSite, clean_run: list[Point]
 ) -> None:
-    died_at = crash_in_turn(site)
-    assert_finished(site)
+    died_at = crash_in_turn(any_site)
+    assert_finished(any_site)
     assert sorted(map(str, map(name_of, died_at))) == sorted(map(str, map(name_of, without_housekeeping(clean_run))))
 
 
@@ -87,22 +87,29 @@ def test_a_run_that_dies_once_is_finished_by_the_next_run(
 
 @pytest.mark.nightly
 def test_a_run_that_dies_once_at_any_point_is_finished_by_the_next_run(
-    site: RunSite, clean_run: list[Point], tmp_path: Path
+    any_site: RunSite, clean_run: list[Point], tmp_path: Path
 ) -> None:
     for number, point in enumerate(clean_run):
-        crash_once(replace(site, directory=tmp_path / str(number)), point)
+        crash_once(replace(any_site, directory=tmp_path / str(number)), point)
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("sample", range(100))
+@pytest.mark.parametrize(
+    ("bucket", "sample"),
+    [
+        *(("on a disk", sample) for sample in range(100)),
+        *(pytest.param("in a store", sample, marks=pytest.mark.stores) for sample in range(100, 105)),
+    ],
+    indirect=["bucket"],
+)
 def test_a_recovery_that_dies_as_well_is_finished_by_the_next_run(
-    site: RunSite, clean_run: list[Point], seed: int, sample: int
+    any_site: RunSite, clean_run: list[Point], seed: int, sample: int
 ) -> None:
     chosen = Random(f"{seed} {sample}")
     for _ in range(chosen.choice([2, 2, 3])):
-        run_into(site, AtRandom(chosen, len(clean_run)))
-    site.run()
-    assert_finished(site)
+        run_into(any_site, AtRandom(chosen, len(clean_run)))
+    any_site.run()
+    assert_finished(any_site)
 
 
 def with_own_events(site: RunSite, tmp_path: Path) -> RunSite:
@@ -125,8 +132,8 @@ def test_three_suspended_days_survive_crashes_at_random_points(
 
 
 @pytest.mark.nightly
-def test_three_suspended_days_survive_crashes_at_every_point(site: RunSite, tmp_path: Path) -> None:
-    daily_site = with_own_events(site, tmp_path)
+def test_three_suspended_days_survive_crashes_at_every_point(any_site: RunSite, tmp_path: Path) -> None:
+    daily_site = with_own_events(any_site, tmp_path)
     for day in range(DAYS):
         deliver(daily_site.events, day)
         crash_in_turn(daily_site, f"day {day}", on_end=OnEnd.DRAIN if day == DAYS - 1 else OnEnd.SUSPEND)
@@ -143,6 +150,7 @@ SOME = {Step.ATTEMPT_CREATE, Step.INCARNATION_CLOSE, Step.MANIFEST_CREATE, Step.
         pytest.param("on a disk", SOME, id="some points"),
         pytest.param("in a store", SOME, id="some points in a store", marks=[pytest.mark.stores, pytest.mark.nightly]),
         pytest.param("on a disk", set(Step), id="every point", marks=pytest.mark.nightly),
+        pytest.param("in a store", set(Step), id="every point in a store", marks=[pytest.mark.stores, pytest.mark.nightly]),
     ],
     indirect=["bucket"],
 )
