@@ -29,9 +29,9 @@ def test_each_table_equals_the_answer_after_each_round_whatever_interrupts_the_r
 
 
 def test_each_table_of_live_inputs_becomes_the_answer_whatever_interrupts_the_pipeline(
-    kafka: KafkaBroker, tmp_path: Path
+    kafka: KafkaBroker, bucket: str | None, tmp_path: Path
 ) -> None:
-    LiveRounds(Plan(51, 2, TABLES, topics=True, live=True), tmp_path, kafka).run()
+    LiveRounds(Plan(51, 2, TABLES, topics=True, live=True), tmp_path, kafka, bucket).run()
 
 
 @pytest.mark.nightly

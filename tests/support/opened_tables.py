@@ -1,13 +1,14 @@
 """Opens tables as any reader with delta-rs does, in a directory or in a store of the tests."""
 
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from deltalake import DeltaTable
 
 from spark_jobs.protocol.delta_log import DELTA_LOG
+from spark_jobs.protocol.errors import NotFoundError
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.local import LocalFiles
 from spark_jobs.storage.open import open_place
@@ -44,7 +45,8 @@ def on_a_disk(table: str, below: str = "") -> Iterator[Path]:
 
 
 def copy_all(source: Files, target: Files, paths: Iterable[str]) -> None:
-    """Copies files. Leaves out empty directories, which a store does not have."""
+    """Copies files. Leaves out empty directories, which a store does not have, and files that another process deletes."""
     for path in paths:
         if source.size_bytes(path) is not None:
-            target.copy(source, path, path)
+            with suppress(NotFoundError):
+                target.copy(source, path, path)

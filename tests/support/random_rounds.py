@@ -354,7 +354,10 @@ class LiveRounds(RandomRounds):
         while thread.is_alive():
             if self._is_whole() or time.monotonic() > deadline_s:
                 with suppress(RejectedError, Crashed):  # it has not begun, or has ended
-                    CheckpointRequests(self.site.files()).ask(stop)
+                    answer = CheckpointRequests(self.site.files()).ask(stop)
+                    # A stop that comes before the attempt begins is too late for the stop of the last attempt.
+                    if answer is not None and answer.error is not None:
+                        stop = request_id(wanted=Wanted.STOP)
             thread.join(0.3)
         died = ended.result() is None
         return None if died else self._is_whole() or interruption is None
