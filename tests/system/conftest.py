@@ -9,7 +9,7 @@ from tests.support.azurite import azurite
 from tests.support.drivers import Drivers, drivers_on
 from tests.support.google_cloud import google_cloud
 from tests.support.hdfs_cluster import hdfs_cluster
-from tests.support.object_store import object_store
+from tests.support.object_store import object_store, object_store_apart
 from tests.support.run_site import RunSite
 from tests.support.seeds import seed
 from tests.support.small_pipeline import deliver
@@ -19,10 +19,20 @@ __all__ = ["seed"]
 
 
 @pytest.fixture
-def drivers(tmp_path: Path) -> Iterator[Drivers]:
+def bucket(request: pytest.FixtureRequest) -> Iterator[str | None]:
+    """The store of home and tables, for tests with the parameter ``in S3``. None: they are on a disk."""
+    if getattr(request, "param", "on a disk") == "on a disk":
+        yield None
+        return
+    with object_store_apart() as place:
+        yield place
+
+
+@pytest.fixture
+def drivers(tmp_path: Path, bucket: str | None) -> Iterator[Drivers]:
     """Drivers on a new site."""
     deliver(tmp_path / "events", 0)
-    with drivers_on(RunSite(tmp_path / "site", tmp_path / "events")) as found:
+    with drivers_on(RunSite(tmp_path / "site", tmp_path / "events", bucket=bucket)) as found:
         yield found
 
 
