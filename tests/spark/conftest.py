@@ -11,13 +11,18 @@ from pyspark.sql import SparkSession
 
 from spark_jobs import Pipeline
 from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.control.home import open_home
+from spark_jobs.home.layout import WORK
 from spark_jobs.protocol.documents import Manifest, StartResponse
 from spark_jobs.runtime.spark.session import start_session
+from spark_jobs.storage.files import Files, local_path
 from spark_jobs.storage.open import open_place
 from tests.spark import inputs
 from tests.support.azurite import azurite_of
+from tests.support.growing_table import BOUNDED, LIVE
 from tests.support.object_store import object_store_of
 from tests.support.permissions import obey_permissions
+from tests.support.running import lose
 from tests.support.shared_application import SHARED_APPLICATION, session_jars
 from tests.support.short_jvm import COMPILED
 
@@ -97,40 +102,96 @@ class Site:
     """A home and the directory of its tables, on a disk or in a store."""
 
     def __init__(self, spark: SparkSession, root: Path, store: str | None = None) -> None:
-        self.spark, self.store = spark, store
+        self.spark, self.root, self.store = spark, root, store
         self.home = root / "home"
         self.tables = root / "tables with a space"
 
     @property
     def place(self) -> str:
         """Returns the path or the URL of the home."""
-        return f"{self.store}/home" if self.store else str(self.home)
+        return self.place_for("home")
+
+    @property
+    def files(self) -> Files:
+        """Returns the home, of which a store has the documents alone."""
+        return open_home(self.place)
+
+    @property
+    def savepoint(self) -> str:
+        """Returns the path or the URL of a savepoint."""
+        return self.place_for("savepoint")
+
+    def place_for(self, name: str) -> str:
+        """Returns the path or the URL of a place next to the home, such as another home."""
+        return f"{self.store or self.root}/{name}"
+
+    def another(self, name: str) -> "Site":
+        """Returns a home with tables of its own, on the same disk or in the same store."""
+        return Site(self.spark, self.root / name, f"{self.store}/{name}" if self.store else None)
 
     @property
     def warehouse(self) -> str:
-        """Returns the name of the tables' directory in a store, with a space where delta-rs can address one."""
-        return "tables" if self.place.startswith("hdfs:") else "tables with a space"
+        """Returns the path or the URL of the directory of the tables, with a space where delta-rs can address one."""
+        return self.place_for("tables" if self.place.startswith("hdfs:") else "tables with a space")
 
     def table(self, name: str) -> str:
         """Returns the path or the URL of a table."""
-        return f"{self.store}/{self.warehouse}/{name}" if self.store else str(self.tables / name)
+        return f"{self.warehouse}/{name}"
 
     def run(self, pipeline: Pipeline, **options: Any) -> StartResponse:
         return pipeline.run(spark=self.spark, home=self.place, **options)
 
+    def lose(self) -> None:
+        """Removes the home."""
+        if self.store is None:
+            lose(self.home)
+            return
+        self.lose_work()
+        documents = open_place(self.place)
+        for name in documents.names(""):
+            documents.delete(name)
+
+    def lose_work(self) -> None:
+        """Removes the work directories, and of a home in a store everything that this host has of it."""
+        work = local_path(self.files, WORK)
+        lose(work.parent if self.store else work)
+
     def manifest(self, checkpoint: int | None = None) -> Manifest:
-        store = CheckpointStore(open_place(self.place))
+        store = CheckpointStore(self.files)
         head = store.head()
         assert head is not None
         return head if checkpoint is None else store.manifest(type(head.checkpoint)(checkpoint))
 
     def checkpoints(self) -> list[int]:
-        return list(CheckpointStore(open_place(self.place)).ids())
+        return list(CheckpointStore(self.files).ids())
+
+
+ON_A_DISK, IN_A_STORE = "on a disk", "in a store"
+AT_NIGHT = [pytest.mark.stores, pytest.mark.nightly]
+IN_A_STORE_AT_NIGHT = [ON_A_DISK, pytest.param(IN_A_STORE, marks=AT_NIGHT)]
+
+in_a_store_too = pytest.mark.parametrize("site", [ON_A_DISK, pytest.param(IN_A_STORE, marks=pytest.mark.stores)], indirect=True)
+"""Runs a test on a disk, and with home and tables in a store."""
+in_a_store_at_night = pytest.mark.parametrize("site", IN_A_STORE_AT_NIGHT, indirect=True)
+"""Does the same, in a store only at night. By day the test fails on a disk for everything that both have in common."""
+bounded_or_in_a_store_at_night = pytest.mark.parametrize(
+    ("events", "site"),
+    [
+        (LIVE, ON_A_DISK),
+        pytest.param(BOUNDED, ON_A_DISK, marks=pytest.mark.nightly),
+        pytest.param(LIVE, IN_A_STORE, marks=AT_NIGHT),
+    ],
+    indirect=True,
+)
+"""Does the same for a live input, and at night runs the test on a disk for an input that ends."""
 
 
 @pytest.fixture
-def site(spark: SparkSession, tmp_path: Path) -> Site:
-    return Site(spark, tmp_path)
+def site(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -> Site:
+    """A home and tables, by default on a disk."""
+    in_a_store = getattr(request, "param", ON_A_DISK) == IN_A_STORE
+    found: Site = request.getfixturevalue("store_site") if in_a_store else Site(spark, tmp_path)
+    return found
 
 
 @pytest.fixture
@@ -138,10 +199,3 @@ def store_site(spark: SparkSession, store: str, tmp_path: Path, monkeypatch: pyt
     """A home and tables in a store."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return Site(spark, tmp_path, f"{store}/{tmp_path.name}")
-
-
-@pytest.fixture(params=["on a disk", pytest.param("in a store", marks=pytest.mark.stores)])
-def any_site(request: pytest.FixtureRequest) -> Site:
-    """A site on a disk, and one in a store."""
-    found: Site = request.getfixturevalue("site" if request.param == "on a disk" else "store_site")
-    return found

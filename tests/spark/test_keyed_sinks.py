@@ -13,7 +13,7 @@ from spark_jobs.protocol.errors import InvalidPipelineError, UnsupportedTableErr
 from spark_jobs.publication.publisher import publish
 from spark_jobs.publication.transactions import Publishers
 from spark_jobs.storage.open import open_files
-from tests.spark.conftest import Site
+from tests.spark.conftest import Site, in_a_store_too
 from tests.spark.rows import Rows, answer, public
 
 pytestmark = pytest.mark.spark
@@ -95,13 +95,14 @@ def test_rows_of_an_existing_table_become_versions_without_a_beginning(site: Sit
     assert _history(site) == {(1, "old", None, 5, False): 1, (1, "new", 5, None, True): 1}
 
 
-def test_a_fresh_start_that_keeps_rows_makes_the_same_versions(any_site: Site) -> None:
-    _deliver_small(any_site, (1, 1, "a"), (1, 5, "delete"), (1, 3, "b"))
-    any_site.run(_pipeline(any_site, "*", versions=HISTORY))
+@in_a_store_too
+def test_a_fresh_start_that_keeps_rows_makes_the_same_versions(site: Site) -> None:
+    _deliver_small(site, (1, 1, "a"), (1, 5, "delete"), (1, 3, "b"))
+    site.run(_pipeline(site, "*", versions=HISTORY))
     expected = {(1, "a", 1, 3, False): 1, (1, "b", 3, 5, False): 1}
-    assert _history(any_site) == expected
-    any_site.run(_pipeline(any_site, "*", versions=HISTORY), fresh=True, on_rewind="keep")
-    assert _history(any_site) == expected
+    assert _history(site) == expected
+    site.run(_pipeline(site, "*", versions=HISTORY), fresh=True, on_rewind="keep")
+    assert _history(site) == expected
 
 
 @pytest.mark.nightly

@@ -23,7 +23,7 @@ from spark_jobs.runtime.staged.private_log import PrivateLog, StagedBatch
 from spark_jobs.runtime.stages import staging
 from spark_jobs.storage.open import open_files, open_place
 from spark_jobs.storage.table_uris import table_uri
-from tests.spark.conftest import Site
+from tests.spark.conftest import Site, in_a_store_too
 from tests.support.systems import quick
 
 pytestmark = pytest.mark.spark
@@ -114,26 +114,25 @@ def test_a_consumer_reads_every_row_once_while_its_log_is_folded_and_trimmed(
     assert f"{1:020d}.json" not in versions
 
 
-def test_delta_takes_the_schema_of_a_growing_log_from_one_checksum_file(
-    spark: SparkSession, any_site: Site, tmp_path: Path
-) -> None:
-    site = Staged(spark, tmp_path, store=any_site.store)
-    site.log.write_checksums()
-    site.stage(3)
-    checksums = [name for name in site.files.names("log/_delta_log") if name.endswith(".crc") and not name.startswith(".")]
+@in_a_store_too
+def test_delta_takes_the_schema_of_a_growing_log_from_one_checksum_file(spark: SparkSession, site: Site, tmp_path: Path) -> None:
+    staged = Staged(spark, tmp_path, store=site.store)
+    staged.log.write_checksums()
+    staged.stage(3)
+    checksums = [name for name in staged.files.names("log/_delta_log") if name.endswith(".crc") and not name.startswith(".")]
     assert checksums == [f"{version:020}.crc" for version in (1, 2, 3)]
-    whole_log = site.spark.read.format("delta").load(site.log.url)
+    whole_log = staged.spark.read.format("delta").load(staged.log.url)
     assert sorted(row.id for row in whole_log.collect()) == list(range(3 * ROWS))
-    delta, nothing = DeltaJvm(site.spark), spark._jvm.scala.Option.apply(None)  # type: ignore[union-attr]
-    whole = delta.log(site.log.url).update(False, nothing, nothing)
+    delta, nothing = DeltaJvm(staged.spark), spark._jvm.scala.Option.apply(None)  # type: ignore[union-attr]
+    whole = delta.log(staged.log.url).update(False, nothing, nothing)
     none_else = spark._jvm.PythonUtils.toScalaMap({})  # type: ignore[union-attr]
     assert whole.validateChecksum(none_else), "Delta counts the files in the log, and finds as many"
     for version in range(3):
-        site.files.replace(f"log/_delta_log/{version:020}.json", b"not a version")
-    delta.forget(site.log.url)
-    version, metadata, protocol = delta.snapshot(site.log.url)
-    found = site.log.identity()
-    assert (version, metadata["id"], metadata["schemaString"]) == (3, site.log.table_id, found.metadata["schemaString"])
+        staged.files.replace(f"log/_delta_log/{version:020}.json", b"not a version")
+    delta.forget(staged.log.url)
+    version, metadata, protocol = delta.snapshot(staged.log.url)
+    found = staged.log.identity()
+    assert (version, metadata["id"], metadata["schemaString"]) == (3, staged.log.table_id, found.metadata["schemaString"])
     assert protocol == found.protocol
 
 

@@ -21,7 +21,7 @@ from spark_jobs.protocol.errors import InvalidPipelineError, UnsupportedTableErr
 from spark_jobs.protocol.ids import AttemptNumber, RunId
 from spark_jobs.protocol.steps import Step, observed_by
 from tests.spark import inputs
-from tests.spark.conftest import Site
+from tests.spark.conftest import Site, in_a_store_too
 from tests.spark.rows import public_count
 from tests.support.command_line import spark_jobs
 
@@ -347,11 +347,12 @@ class Doors:
 
 
 @pytest.fixture
-def doors(any_site: Site, events: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Doors:
+def doors(site: Site, events: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Doors:
     (tmp_path / "entries").mkdir()
-    return Doors(any_site, events, tmp_path / "entries", monkeypatch)
+    return Doors(site, events, tmp_path / "entries", monkeypatch)
 
 
+@in_a_store_too
 def test_a_refused_first_start_leaves_nothing_behind(doors: Doors, tmp_path: Path) -> None:
     for returned in MISTAKES.values():
         doors.start_in_a_notebook(returned)
@@ -364,6 +365,7 @@ def test_a_refused_first_start_leaves_nothing_behind(doors: Doors, tmp_path: Pat
     assert not doors.site.home.exists()
 
 
+@in_a_store_too
 def test_a_start_that_dies_between_its_plan_and_the_claim_leaves_no_file(doors: Doors) -> None:
     class Killed(BaseException):
         pass
@@ -379,12 +381,8 @@ def test_a_start_that_dies_between_its_plan_and_the_claim_leaves_no_file(doors: 
     assert doors.files() == {}
 
 
-def test_a_refused_start_leaves_a_home_as_it_was(
-    site: Site, events: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "entries").mkdir()
-    doors = Doors(site, events, tmp_path / "entries", monkeypatch)
-    site.run(load_pipeline(doors.entry("rows.select('id')")))
+def test_a_refused_start_leaves_a_home_as_it_was(doors: Doors) -> None:
+    doors.site.run(load_pipeline(doors.entry("rows.select('id')")))
     before = doors.files()
     for returned in MISTAKES.values():
         doors.start_in_a_notebook(returned)

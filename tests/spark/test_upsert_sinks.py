@@ -13,7 +13,7 @@ from spark_jobs import DeltaSink, Pipeline
 from spark_jobs.protocol.documents import Publisher
 from spark_jobs.protocol.errors import InvalidPipelineError
 from tests.spark import inputs
-from tests.spark.conftest import Site
+from tests.spark.conftest import Site, in_a_store_too
 from tests.spark.rows import Rows, answer, assert_same, public
 
 pytestmark = pytest.mark.spark
@@ -75,12 +75,13 @@ def _split(table: pd.DataFrame, rounds: int) -> list[pd.DataFrame]:
     return [table.iloc[part] for part in np.array_split(np.arange(len(table)), rounds)]
 
 
+@in_a_store_too
 @pytest.mark.every_version
 @pytest.mark.parametrize("rounds", [2, *(pytest.param(rounds, marks=pytest.mark.nightly) for rounds in (1, 4))])
-def test_the_table_has_the_last_change_of_each_key_in_any_order_of_arrival(any_site: Site, rounds: int, temporary: Path) -> None:
-    _in_rounds(any_site, _split(changes(), rounds), batches=3)
+def test_the_table_has_the_last_change_of_each_key_in_any_order_of_arrival(site: Site, rounds: int, temporary: Path) -> None:
+    _in_rounds(site, _split(changes(), rounds), batches=3)
     assert list(temporary.iterdir()) == []
-    assert_same(public(any_site.table("customers"), COLUMNS), expected(any_site.spark, str(any_site.home.parent / "changes")))
+    assert_same(public(site.table("customers"), COLUMNS), expected(site.spark, str(site.root / "changes")))
 
 
 def test_a_row_that_comes_after_its_delete_does_not_come_back(site: Site) -> None:

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from spark_jobs import Pipeline
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.channel import Channel
+from spark_jobs.control.home import open_home
 from spark_jobs.control.lease import AttemptLease
 from spark_jobs.control.status import read_status
 from spark_jobs.protocol.documents import Manifest, StartResponse, Status
@@ -20,7 +21,6 @@ from spark_jobs.protocol.errors import RunCancelledError
 from spark_jobs.protocol.ids import AttemptNumber, RunId, new_run_id
 from spark_jobs.protocol.start_requests import StartOptions
 from spark_jobs.runtime.launch import launch
-from spark_jobs.storage.open import open_files
 
 _LOOK_S = 0.2
 _PATIENCE_S = 120.0
@@ -37,7 +37,7 @@ class Running:
     Args:
         spark: The session.
         pipeline: A pipeline, usually with an unbounded input.
-        home: The home.
+        home: The path or the URL of the home.
         run: The run id, by default a new one.
         options: Other options of the run.
         patience_s: The time limit of :meth:`until`.
@@ -48,7 +48,7 @@ class Running:
         self,
         spark: SparkSession,
         pipeline: Pipeline,
-        home: Path,
+        home: Path | str,
         run: str | None = None,
         options: StartOptions | None = None,
         patience_s: float = _PATIENCE_S,
@@ -59,7 +59,7 @@ class Running:
         self._patience_s = patience_s
         self.response: StartResponse | None = None
         self._ended_as_expected = False
-        self.files = open_files(str(home))
+        self.files = open_home(str(home))
         self.store = CheckpointStore(self.files)
         self.error: BaseException | None = None
         self._ticks = Event()

@@ -33,15 +33,15 @@ def three_stages(
     pipeline = Pipeline("live", checkpoint=CheckpointSettings(interval=interval, retained=retained, **alignment))
     events.source(pipeline)
 
-    @pipeline.stage(sink=DeltaSink(str(site.tables / "copied"), publish="every_checkpoint"))
+    @pipeline.stage(sink=DeltaSink(site.table("copied"), publish="every_checkpoint"))
     def copied(events: DataFrame) -> DataFrame:
         return events.select("id", "at")
 
-    @pipeline.stage(sink=DeltaSink(str(site.tables / "again"), publish="every_checkpoint", hold=hold))
+    @pipeline.stage(sink=DeltaSink(site.table("again"), publish="every_checkpoint", hold=hold))
     def again(copied: DataFrame) -> DataFrame:
         return copied.select("id")
 
-    @pipeline.stage(sink=DeltaSink(str(site.tables / "minutes"), publish="every_checkpoint"))
+    @pipeline.stage(sink=DeltaSink(site.table("minutes"), publish="every_checkpoint"))
     def minutes(copied: DataFrame) -> DataFrame:
         counts = copied.groupBy(F.window("at", "1 minute").alias("minute")).agg(F.count("*").alias("events"))
         return counts.select(F.col("minute.start").alias("minute"), "events")
@@ -50,7 +50,7 @@ def three_stages(
 
 
 def ids(site: Site, table: str, version: int | None = None) -> list[int]:
-    path = site.tables / table
+    path = site.table(table)
     return sorted(number for (number,) in public(path, ["id"], version).elements()) if public_count(path) is not None else []
 
 
@@ -76,10 +76,10 @@ def assert_shown(site: Site, events: Events) -> None:
     assert ids(site, "copied") == list(range(events.rows))
     if events.bounded and not events.has_ended:
         assert ids(site, "again") == []
-        assert public_count(site.tables / "minutes") == 0
+        assert public_count(site.table("minutes")) == 0
     else:
         assert ids(site, "again") == list(range(events.rows))
-        assert public(site.tables / "minutes") == answer(minutes_of(site, events))
+        assert public(site.table("minutes")) == answer(minutes_of(site, events))
 
 
 def minutes_of(site: Site, events: Events) -> DataFrame:
@@ -94,7 +94,7 @@ def goes_on_until_all_is_shown(site: Site, running: Running, events: Events) -> 
         running.stopped()
     else:
         running.until(lambda: len(ids(site, "again")) == events.rows)
-        running.until(lambda: public_count(site.tables / "minutes") == minutes_of(site, events).count())
+        running.until(lambda: public_count(site.table("minutes")) == minutes_of(site, events).count())
     assert_shown(site, events)
 
 

@@ -29,15 +29,15 @@ def stopped(
     site: Site, pipeline: Pipeline, events: Events, directory: Path | str, *options: object, publish: Publish | None = None
 ) -> Manifest:
     """Runs until all rows are staged, and stops with a savepoint in ``directory``. Returns its checkpoint."""
-    with Running(site.spark, pipeline, site.home, options=StartOptions(publish=publish)) as running:
+    with Running(site.spark, pipeline, site.place, options=StartOptions(publish=publish)) as running:
         running.until(has_staged(running, "copied", events.rows))
-        found = document(spark_jobs("stop", "--home", site.home, "--target", directory, "--output", "json", *options))
+        found = document(spark_jobs("stop", "--home", site.place, "--target", directory, "--output", "json", *options))
         running.stopped()
     assert found["savepoint"] == open_place(str(directory)).url
     return running.head()
 
 
-def refused(site: Site, pipeline: Pipeline, home: Path, options: StartOptions) -> StreamPipelineError:
+def refused(site: Site, pipeline: Pipeline, home: Path | str, options: StartOptions) -> StreamPipelineError:
     with Running(site.spark, pipeline, home, options=options) as running:
         error = running.ends()
     assert isinstance(error, StreamPipelineError)
