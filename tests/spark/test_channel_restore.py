@@ -1,12 +1,10 @@
 """A consumer goes on in a private log that was built elsewhere from a checkpoint."""
 
-import shutil
-from pathlib import Path
-
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.home.layout import WORK
 from spark_jobs.protocol.ids import AttemptNumber, BatchId, CheckpointId, StageName
 from spark_jobs.publication.delta_jvm import DeltaJvm
 from spark_jobs.runtime.spark.session import session_for_run
@@ -16,7 +14,9 @@ from spark_jobs.runtime.staged.log_folding import Consumer, fold_consumed
 from spark_jobs.runtime.staged.private_log import PrivateLog, StagedBatch
 from spark_jobs.runtime.start.restore import restore
 from spark_jobs.runtime.state.pinning import StateCopies, persist, pin, place_of
-from spark_jobs.storage.files import local_path
+from spark_jobs.storage.files import Files, local_path
+from spark_jobs.storage.table_uris import table_uri
+from tests.spark.conftest import Site, in_a_store_at_night
 from tests.support.documents import a_sample_manifest
 from tests.support.private_logs import begun
 from tests.support.state_site import cut
@@ -31,26 +31,34 @@ ROWS = 10
 class Channel:
     """A stage that stages ten ids per batch, and a query that takes two versions per batch, in one work directory after the other."""
 
-    def __init__(self, spark: SparkSession, root: Path) -> None:
-        self.spark, self.root, self.home = session_for_run(spark), root, quick(root / "home")
-        self.table = root / "table of rows"
+    def __init__(self, site: Site) -> None:
+        self.spark, self.site = session_for_run(site.spark), site
+        self.table = site.table("table of rows")
         self.spark.sql(f"CREATE TABLE delta.`{self.table}` (id LONG) USING delta")
         self.delta = DeltaJvm(self.spark)
-        _, metadata, protocol = self.delta.snapshot(str(self.table))
+        _, metadata, protocol = self.delta.snapshot(self.table)
         self.consumed: dict[int, list[int]] = {}
         self.move("first")
         self.log.begin(metadata, protocol, None)
 
     def move(self, work: str) -> None:
-        self.work = quick(self.root / "home/work" / work)
-        self.log = PrivateLog(self.work, log_directory(PRODUCER), self.table.as_uri())
+        self.work = self._work(work)
+        self.log = PrivateLog(self.work, log_directory(PRODUCER), table_uri(self.table))
         self.spark_log = SparkLog(self.work, checkpoint_directory(CONSUMER))
         self.consumer = Consumer(self.spark_log, 0)
+
+    @property
+    def home(self) -> Files:
+        """Returns the home as another host opens it."""
+        return self.site.files
+
+    def _work(self, name: str) -> Files:
+        return quick(local_path(self.home, f"{WORK}/{name}"))
 
     def stage(self, batches: int, first: int) -> None:
         for batch in range(first, first + batches):
             rows = self.spark.range(batch * ROWS, (batch + 1) * ROWS, numPartitions=1).toDF("id")
-            adds = self.delta.write_files(rows, str(self.table), f"prefix-{batch}-")
+            adds = self.delta.write_files(rows, self.table, f"prefix-{batch}-")
             self.log.append(StagedBatch(BatchId(batch), "", ROWS, 0, {}, tuple(adds)))
 
     def consume(self) -> None:
@@ -76,8 +84,8 @@ class Channel:
         self.consumed_at_cut = {batch: ids for batch, ids in self.consumed.items() if batch <= consumed}
 
     def restore(self, work: str) -> None:
-        shutil.rmtree(local_path(self.work))
-        restore(self.home, self.manifest, quick(self.root / "home/work" / work))
+        self.site.lose_work()
+        restore(self.home, self.manifest, self._work(work))
         self.move(work)
         self.consumed = dict(self.consumed_at_cut)
 
@@ -86,6 +94,7 @@ class Channel:
         return [each for batch in sorted(self.consumed) for each in self.consumed[batch]]
 
 
+@in_a_store_at_night
 @pytest.mark.parametrize(
     ("behind", "folded"),
     [
@@ -97,9 +106,9 @@ class Channel:
     ],
 )
 def test_a_consumer_sees_every_row_once_wherever_it_was_when_the_checkpoint_was_taken(
-    spark: SparkSession, tmp_path: Path, behind: int, folded: bool
+    site: Site, behind: int, folded: bool
 ) -> None:
-    channel = Channel(spark, tmp_path)
+    channel = Channel(site)
     channel.stage(10, 0)
     channel.consume()
     if folded:
@@ -121,8 +130,8 @@ def test_a_consumer_sees_every_row_once_wherever_it_was_when_the_checkpoint_was_
     assert channel.ids == list(range(16 * ROWS))
 
 
-def test_a_consumer_that_has_not_begun_sees_everything(spark: SparkSession, tmp_path: Path) -> None:
-    channel = Channel(spark, tmp_path)
+def test_a_consumer_that_has_not_begun_sees_everything(site: Site) -> None:
+    channel = Channel(site)
     channel.stage(4, 0)
     channel.take_checkpoint(1, 3, NO_BATCH)
     channel.restore("second")

@@ -22,6 +22,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
+from spark_jobs.home.layout import WORK
 from spark_jobs.protocol.ids import AttemptNumber, BatchId, CheckpointId
 from spark_jobs.protocol.stage_cut import StageCut
 from spark_jobs.runtime.spark.session import session_for_run
@@ -29,7 +30,8 @@ from spark_jobs.runtime.spark.spark_log import SparkLog, checkpoint_directory
 from spark_jobs.runtime.stages.watermark import END_OF_TIME_MS
 from spark_jobs.runtime.start.restore import restore
 from spark_jobs.runtime.state.pinning import StateCopies, persist, pin, place_of
-from spark_jobs.storage.files import Files
+from spark_jobs.storage.files import Files, local_path
+from tests.spark.conftest import Site, in_a_store_at_night
 from tests.support.running import lose
 from tests.support.state_site import HOURLY, manifest_of
 from tests.support.systems import quick
@@ -135,24 +137,28 @@ def wait_for_snapshot(work: Path) -> None:
 class Life:
     """A query that is started several times. The last result of each batch counts."""
 
-    home: Files
+    site: Site
     input: Input
     build: Build
-    root: Path
     rows: dict[int, list[Row]] = field(default_factory=dict)
+
+    @property
+    def home(self) -> Files:
+        """Returns the home as another host opens it."""
+        return self.site.files
 
     def log(self, work: str) -> SparkLog:
         return SparkLog(self.work(work), checkpoint_directory(HOURLY))
 
     def work(self, name: str) -> Files:
-        return quick(self.root / "home/work" / name)
+        return quick(local_path(self.home, f"{WORK}/{name}"))
 
     def start(
         self, work: str, *, reached: Event, go_on: Event | None = None, after: int = -1, dies_in: int = -1, **trigger: bool
     ) -> StreamingQuery:
         def take(frame: DataFrame, batch: int) -> None:
             if go_on and batch == after:
-                wait_for_snapshot(self.root / "home/work" / work)
+                wait_for_snapshot(local_path(self.work(work)))
             found = frame.collect()
             if batch == dies_in:
                 raise RuntimeError("killed")
@@ -162,7 +168,7 @@ class Life:
                 assert go_on is None or go_on.wait(WAIT_S)
 
         stream = self.build(self.input.stream()).writeStream.foreachBatch(take).outputMode("append")
-        stream = stream.option("checkpointLocation", str(self.root / "home/work" / work / checkpoint_directory(HOURLY)))
+        stream = stream.option("checkpointLocation", str(local_path(self.work(work), checkpoint_directory(HOURLY))))
         return stream.trigger(**(trigger or {"availableNow": True})).start()
 
     def run(self, work: str) -> None:
@@ -226,21 +232,20 @@ AT_NIGHT = CASES.keys() - {"timers"}
 """Cases whose stores have rows of one kind. Timers have several kinds in one store."""
 
 
+@in_a_store_at_night
 @pytest.mark.parametrize("case", [pytest.param(case, marks=pytest.mark.nightly if case in AT_NIGHT else ()) for case in CASES])
-def test_a_query_goes_on_elsewhere_with_its_state_and_gives_the_same_rows(
-    session: SparkSession, tmp_path: Path, case: str
-) -> None:
+def test_a_query_goes_on_elsewhere_with_its_state_and_gives_the_same_rows(session: SparkSession, site: Site, case: str) -> None:
     streamed, batch, format_ = CASES[case]
-    life = Life(quick(tmp_path / "home"), Input(session, tmp_path / "in put" / "rows", format_), streamed, tmp_path)
+    life = Life(site, Input(session, site.root / "in put" / "rows", format_), streamed)
     life.input.write(10)
     life.die("first one", 4)  # the state of batch 4 exists twice from here on
     first = life.run_and_keep("first one", 6, 1, None)
-    lose(tmp_path / "home/work/first one")
+    site.lose_work()
     life.move(first, 1, "second")
     life.input.write(5)
     second = life.run_and_keep("second", first.batch + 3, 2, first)
     life.move(second, 2, "third", local="second")
-    lose(tmp_path / "home/work/second")
+    lose(local_path(life.work("second")))
     life.run("third")
     life.drain("third")
     assert life.result() == Counter(str(row) for row in batch(life.input.batch()).collect())
