@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +16,11 @@ from spark_jobs.runtime.tables.new_tables import create_table
 from spark_jobs.runtime.tables.schemas import nullable
 from spark_jobs.runtime.tables.table_places import TablePlace
 from spark_jobs.runtime.tables.tables import read_table
+from spark_jobs.storage.open import open_place
+from spark_jobs.storage.table_uris import table_uri
+from tests.spark.conftest import Site, in_a_store_at_night
 from tests.support import delta_logs
+from tests.support.opened_tables import with_log
 
 pytestmark = pytest.mark.spark
 
@@ -66,60 +69,68 @@ def session(spark: SparkSession) -> SparkSession:
     return spark.newSession()
 
 
+@in_a_store_at_night
 @pytest.mark.parametrize("case", CASES)
-def test_a_new_table_has_the_metadata_that_delta_would_give_it(session: SparkSession, tmp_path: Path, case: str) -> None:
+def test_a_new_table_has_the_metadata_that_delta_would_give_it(session: SparkSession, site: Site, case: str) -> None:
     columns, design, maker = CASES[case]
     schema = _schema(columns)
-    found = _made_by_us(session, tmp_path / "ours", schema, design)
-    assert found == _made_by_delta(session, tmp_path / "delta's", schema, design)
+    found = _made_by_us(session, site.table("ours"), schema, design)
+    assert found == _made_by_delta(session, site.table("delta's"), schema, design)
     if maker is not None:
-        assert (REFUSED if found is None else _maker(tmp_path / "ours")) == maker
+        assert (REFUSED if found is None else _maker(site.table("ours"))) == maker
 
 
-def test_table_properties_that_the_session_sets_for_new_tables_apply(spark: SparkSession, tmp_path: Path) -> None:
+def test_table_properties_that_the_session_sets_for_new_tables_apply(spark: SparkSession, site: Site) -> None:
     session = spark.newSession()
     session.conf.set("spark.databricks.delta.properties.defaults.enableDeletionVectors", "true")
     schema = _schema(PLAIN)
-    found = _made_by_us(session, tmp_path / "ours", schema, _design())
-    assert found == _made_by_delta(session, tmp_path / "delta's", schema, _design())
+    found = _made_by_us(session, site.table("ours"), schema, _design())
+    assert found == _made_by_delta(session, site.table("delta's"), schema, _design())
     assert found is not None
     assert found["metaData"]["configuration"] == {"delta.enableDeletionVectors": "true"}
 
 
+@in_a_store_at_night
 @pytest.mark.parametrize("properties", [{}, {"team": "us"}], ids=["without Spark", "by Delta"])
-def test_spark_runs_no_job_to_read_a_new_table(session: SparkSession, tmp_path: Path, properties: dict[str, str]) -> None:
+def test_spark_runs_no_job_to_read_a_new_table(session: SparkSession, site: Site, properties: dict[str, str]) -> None:
     for name in ("whole", "without its checksum"):
-        create_table(session, TablePlace((tmp_path / name).as_uri()), _schema(PLAIN), _design(properties=properties), "sink")
-    (tmp_path / "without its checksum/_delta_log/00000000000000000000.crc").unlink()
-    assert _jobs_of_reading(session, tmp_path / "whole") == 0
-    assert _jobs_of_reading(session, tmp_path / "without its checksum") > 0
+        create_table(session, _place(site.table(name)), _schema(PLAIN), _design(properties=properties), "sink")
+    open_place(site.table("without its checksum")).delete("_delta_log/00000000000000000000.crc")
+    assert _jobs_of_reading(session, site.table("whole")) == 0
+    assert _jobs_of_reading(session, site.table("without its checksum")) > 0
 
 
-def test_no_table_is_made_where_other_files_are(session: SparkSession, tmp_path: Path) -> None:
-    path = tmp_path / "taken"
-    (path / "below").mkdir(parents=True)
-    (path / "below/notes.txt").write_text("mine")
+@in_a_store_at_night
+def test_no_table_is_made_where_other_files_are(session: SparkSession, site: Site) -> None:
+    taken = open_place(site.table("taken"))
+    taken.create("below/notes.txt", b"mine")
     with pytest.raises(UnsupportedTableError, match=r"there are other files, such as below/notes.txt"):
-        create_table(session, TablePlace(path.as_uri()), _schema(PLAIN), _design(), "sink")
-    assert not (path / "_delta_log").exists()
+        create_table(session, _place(site.table("taken")), _schema(PLAIN), _design(), "sink")
+    assert taken.paths() == ["below/notes.txt"]
 
 
-def test_only_one_of_two_starts_makes_the_table(session: SparkSession, tmp_path: Path) -> None:
-    place, schema = TablePlace((tmp_path / "made").as_uri()), _schema(PLAIN)
+@in_a_store_at_night
+def test_only_one_of_two_starts_makes_the_table(session: SparkSession, site: Site) -> None:
+    place, schema = _place(site.table("made")), _schema(PLAIN)
     create_table(session, place, schema, _design(comment="first"), "sink")
     create_table(session, place, schema, _design(comment="second"), "sink")
-    assert len(delta_logs.commits(tmp_path / "made")) == 1
-    assert delta_logs.newest(tmp_path / "made", "metaData")["description"] == "first"
+    with with_log(site.table("made")) as log:
+        assert len(delta_logs.commits(log)) == 1
+        assert delta_logs.newest(log, "metaData")["description"] == "first"
 
 
-def _jobs_of_reading(session: SparkSession, path: Path) -> int:
+def _place(table: str) -> TablePlace:
+    return TablePlace(table_uri(table))
+
+
+def _jobs_of_reading(session: SparkSession, table: str) -> int:
     context = session.sparkContext
-    context.setJobGroup(str(path), "reads a new table")
+    context.setJobGroup(table, "reads a new table")
     try:
-        assert read_table(session, path.as_uri()).schema == nullable(_schema(PLAIN))
+        assert read_table(session, table_uri(table)).schema == nullable(_schema(PLAIN))
     finally:
         context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
-    return len(context.statusTracker().getJobIdsForGroup(str(path)))
+    return len(context.statusTracker().getJobIdsForGroup(table))
 
 
 def _schema(ddl: str) -> StructType:
@@ -128,16 +139,16 @@ def _schema(ddl: str) -> StructType:
     return found
 
 
-def _made_by_us(session: SparkSession, path: Path, schema: StructType, design: TableDesign) -> Mapping[str, Any] | None:
+def _made_by_us(session: SparkSession, table: str, schema: StructType, design: TableDesign) -> Mapping[str, Any] | None:
     try:
-        create_table(session, TablePlace(path.as_uri()), schema, design, "sink")
+        create_table(session, _place(table), schema, design, "sink")
     except UnsupportedTableError:
         return None
-    return _facts(path)
+    return _facts(table)
 
 
-def _made_by_delta(session: SparkSession, path: Path, schema: StructType, design: TableDesign) -> Mapping[str, Any] | None:
-    builder = DeltaTable.create(session).location(str(path)).addColumns(nullable(schema))
+def _made_by_delta(session: SparkSession, table: str, schema: StructType, design: TableDesign) -> Mapping[str, Any] | None:
+    builder = DeltaTable.create(session).location(table).addColumns(nullable(schema))
     if design.partition_by:
         builder = builder.partitionedBy(*design.partition_by)
     if design.cluster_by:
@@ -150,12 +161,13 @@ def _made_by_delta(session: SparkSession, path: Path, schema: StructType, design
         builder.execute()
     except AnalysisException:
         return None
-    return _facts(path)
+    return _facts(table)
 
 
-def _facts(path: Path) -> dict[str, Any]:
+def _facts(table: str) -> dict[str, Any]:
     """Returns the actions of the first commit, without the values that differ for each table."""
-    (commit,) = delta_logs.commits(path)
+    with with_log(table) as log:
+        (commit,) = delta_logs.commits(log)
     actions = {name: action for line in commit for name, action in line.items() if name != "commitInfo"}
     metadata = {
         key: value for key, value in actions["metaData"].items() if key not in ("id", "createdTime") and value is not None
@@ -168,6 +180,7 @@ def _without_drawn_names(found: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in found.items() if key != _PHYSICAL_NAME}
 
 
-def _maker(path: Path) -> str:
-    engine = delta_logs.newest(path, "commitInfo")["engineInfo"]
+def _maker(table: str) -> str:
+    with with_log(table) as log:
+        engine = delta_logs.newest(log, "commitInfo")["engineInfo"]
     return BY_US if engine.startswith("airflow-provider-spark-jobs/") else BY_DELTA
