@@ -1,6 +1,5 @@
 """A user changes a sink's table between two runs, in the middle of a round, and before staged rows become public."""
 
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -12,9 +11,9 @@ from spark_jobs.protocol.errors import InterruptedRunError, UnsupportedTableErro
 from spark_jobs.publication.delta_rs import open_table
 from spark_jobs.publication.publisher import publish
 from spark_jobs.publication.transactions import Publishers
-from spark_jobs.storage.open import open_files
+from spark_jobs.storage.table_uris import table_uri
 from tests.spark import inputs
-from tests.spark.conftest import Site
+from tests.spark.conftest import Site, in_a_store_at_night
 
 pytestmark = pytest.mark.spark
 
@@ -49,9 +48,9 @@ def _pipeline(site: Site, columns: tuple[str, ...], **sink: Any) -> Pipeline:
 
     @pipeline.source(bounded=True)
     def rows(spark: SparkSession) -> DataFrame:
-        return spark.readStream.format("delta").option("maxFilesPerTrigger", 1).load(str(site.home.parent / "rows"))
+        return spark.readStream.format("delta").option("maxFilesPerTrigger", 1).load(str(site.root / "rows"))
 
-    @pipeline.stage(sink=DeltaSink(str(site.tables / "kept"), **sink))
+    @pipeline.stage(sink=DeltaSink(site.table("kept"), **sink))
     def kept(rows: DataFrame) -> DataFrame:
         return rows.selectExpr(*columns)
 
@@ -60,12 +59,12 @@ def _pipeline(site: Site, columns: tuple[str, ...], **sink: Any) -> Pipeline:
 
 def _deliver(site: Site, *rows: tuple[int, int | None]) -> None:
     table = pd.DataFrame({"id": [number for number, _ in rows], "value": pd.array([value for _, value in rows], "Int64")})
-    inputs.append(site.home.parent / "rows", table.assign(key="k"))
+    inputs.append(site.root / "rows", table.assign(key="k"))
 
 
 def _change(site: Site, *statements: str) -> None:
     for statement in statements:
-        site.spark.sql(statement.format(table=f"delta.`{site.tables / 'kept'}`"))
+        site.spark.sql(statement.format(table=f"delta.`{site.table('kept')}`"))
 
 
 def _create(site: Site, properties: str = "'team' = 'nobody'") -> None:
@@ -73,18 +72,19 @@ def _create(site: Site, properties: str = "'team' = 'nobody'") -> None:
 
 
 def _table(site: Site, *columns: str) -> list[tuple[Any, ...]]:
-    rows = site.spark.read.format("delta").load(str(site.tables / "kept")).selectExpr(*columns).collect()
+    rows = site.spark.read.format("delta").load(site.table("kept")).selectExpr(*columns).collect()
     return sorted(tuple(row) for row in rows)
 
 
 def _publish(site: Site) -> None:
-    publish(open_files(str(site.home)), publishers=Publishers(lambda: site.spark))
+    publish(site.files, publishers=Publishers(lambda: site.spark))
 
 
 SEEN = ("id", "amount", "gps.pitch", "gps.yaw", "extra")
 EARLIER, LATER = (1, 10, 10, None, None), (2, 20, 20, "k", None)
 
 
+@in_a_store_at_night
 @pytest.mark.parametrize("sink", [pytest.param({}, id="append"), pytest.param(UPSERT, id="upsert", marks=pytest.mark.nightly)])
 def test_rows_staged_before_many_changes_of_their_table_are_published_after_them(site: Site, sink: dict[str, Any]) -> None:
     _create(site)
@@ -184,7 +184,7 @@ def test_a_table_that_no_longer_fits_its_staged_rows_is_refused_until_it_is_chan
     _create(site)
     _deliver(site, (1, 10))
     site.run(_pipeline(site, BEFORE), publish="external")
-    path = str(site.tables / "kept")
+    path = site.table("kept")
     other = site.spark.sql("SELECT 5L AS id, 'text' AS value, 'n' AS note, struct(1 AS pitch) AS gps")
     other.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(path)
     with pytest.raises(UnsupportedTableError, match="has string in value, and had integer") as refused:
@@ -201,25 +201,25 @@ def test_a_table_without_pending_rows_may_change_to_the_new_columns_of_its_stage
     _deliver(site, (1, 10))
     site.run(_pipeline(site, BEFORE))
     other = site.spark.sql("SELECT 5L AS id, 'text' AS value")
-    path: Path = site.tables / "kept"
-    other.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(str(path))
+    other.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(site.table("kept"))
     _deliver(site, (2, 20))
     site.run(_pipeline(site, ("id", "concat('t', value) AS value")))
     assert _table(site, "id", "value") == [(2, "t20"), (5, "text")]
 
 
+@in_a_store_at_night
 @pytest.mark.parametrize("after_log_checkpoint", [False, True])
 def test_a_property_that_was_set_without_spark_is_seen_by_spark_and_stops_no_stream(
     site: Site, after_log_checkpoint: bool
 ) -> None:
-    uri = (site.tables / "kept").as_uri()
+    uri = table_uri(site.table("kept"))
     _create(site)
     _change(site, "INSERT INTO {table} VALUES (1, 1, 'a', NULL)")
-    copies = str(site.tables / "copies")
+    copies = site.table("copies")
 
     def copy_new_rows() -> None:
-        rows = site.spark.readStream.format("delta").load(str(site.tables / "kept")).writeStream.format("delta")
-        rows.option("checkpointLocation", str(site.home / "copies")).trigger(availableNow=True).start(copies).awaitTermination()
+        rows = site.spark.readStream.format("delta").load(site.table("kept")).writeStream.format("delta")
+        rows.option("checkpointLocation", str(site.root / "copies")).trigger(availableNow=True).start(copies).awaitTermination()
 
     copy_new_rows()
     if after_log_checkpoint:
@@ -227,7 +227,7 @@ def test_a_property_that_was_set_without_spark_is_seen_by_spark_and_stops_no_str
     open_table(uri).set_property("complete_until", "10:00")
     _change(site, "INSERT INTO {table} VALUES (2, 2, 'b', NULL)")
     copy_new_rows()
-    properties = {row.key: row.value for row in site.spark.sql(f"SHOW TBLPROPERTIES delta.`{site.tables / 'kept'}`").collect()}
+    properties = {row.key: row.value for row in site.spark.sql(f"SHOW TBLPROPERTIES delta.`{site.table('kept')}`").collect()}
     assert (properties["team"], properties["complete_until"]) == ("nobody", "10:00")
     assert _table(site, "id", "value", "note") == [(1, 1, "a"), (2, 2, "b")]
     assert sorted(row.id for row in site.spark.read.format("delta").load(copies).collect()) == [1, 2]

@@ -12,9 +12,8 @@ from spark_jobs import DeltaSink, Pipeline
 from spark_jobs.protocol.errors import InterruptedRunError, InvalidPipelineError, UnsupportedTableError
 from spark_jobs.publication.publisher import publish
 from spark_jobs.publication.transactions import Publishers
-from spark_jobs.storage.open import open_files
 from tests.spark import inputs
-from tests.spark.conftest import Site
+from tests.spark.conftest import Site, in_a_store_at_night
 from tests.spark.rows import answer, public
 
 pytestmark = pytest.mark.spark
@@ -26,9 +25,9 @@ def _pipeline(site: Site, *columns: str, **sink: Any) -> Pipeline:
 
     @pipeline.source(bounded=True)
     def changes(spark: SparkSession) -> DataFrame:
-        return spark.readStream.format("delta").load(str(site.home.parent / "changes"))
+        return spark.readStream.format("delta").load(str(site.root / "changes"))
 
-    @pipeline.stage(sink=DeltaSink(str(site.tables / "customers"), mode="upsert", **{"keys": ["id"]} | sink))
+    @pipeline.stage(sink=DeltaSink(site.table("customers"), mode="upsert", **{"keys": ["id"]} | sink))
     def customers(changes: DataFrame) -> DataFrame:
         return changes.selectExpr(*columns)
 
@@ -37,12 +36,13 @@ def _pipeline(site: Site, *columns: str, **sink: Any) -> Pipeline:
 
 def _deliver(site: Site, *changes: tuple[int, int, str]) -> None:
     rows = pd.DataFrame(changes, columns=["id", "seq", "op"])
-    inputs.append(site.home.parent / "changes", rows)
+    inputs.append(site.root / "changes", rows)
 
 
 MAPPED = {"table_properties": {"delta.columnMapping.mode": "name"}}
 
 
+@in_a_store_at_night
 @pytest.mark.parametrize(
     "key",
     [pytest.param("id AS `a b`", marks=pytest.mark.nightly), "named_struct('a b', id) AS id"],
@@ -52,7 +52,7 @@ def test_keys_whose_column_names_parquet_does_not_allow_are_compared_by_value(si
     pipeline = _pipeline(site, key, "seq", keys=["a b" if "AS `" in key else "id"], **MAPPED)
     _deliver(site, (1, 1, "insert"), (2, 2, "insert"), (3, 3, "insert"))
     site.run(pipeline)
-    table = site.spark.read.format("delta").load(str(site.tables / "customers"))
+    table = site.spark.read.format("delta").load(site.table("customers"))
     assert answer(table.select("seq")) == {(1,): 1, (2,): 1, (3,): 1}
     _deliver(site, (4, 4, "insert"), (4, 5, "insert"))
     with pytest.raises(InvalidPipelineError, match="has 1 keys"):
@@ -61,13 +61,13 @@ def test_keys_whose_column_names_parquet_does_not_allow_are_compared_by_value(si
 
 @pytest.mark.nightly
 def test_a_constraint_on_a_column_that_the_stage_does_not_return_is_left_to_the_merge(site: Site) -> None:
-    table = f"delta.`{site.tables / 'customers'}`"
+    table = f"delta.`{site.table('customers')}`"
     site.spark.sql(f"CREATE TABLE {table} (id LONG, seq LONG, note STRING) USING delta")
     site.spark.sql(f"ALTER TABLE {table} ADD CONSTRAINT noted CHECK (note IS NULL OR note <> '')")
     site.spark.sql(f"ALTER TABLE {table} ADD CONSTRAINT `a ``b` CHECK (seq < 10)")
     _deliver(site, (1, 1, "insert"))
     site.run(_pipeline(site, "id", "seq"))
-    assert public(site.tables / "customers", ["id", "seq", "note"]) == {(1, 1, None): 1}
+    assert public(site.table("customers"), ["id", "seq", "note"]) == {(1, 1, None): 1}
     _deliver(site, (1, 10, "insert"))
     with pytest.raises(Exception, match="CHECK constraint a `b"):
         site.run(_pipeline(site, "id", "seq"))
@@ -75,7 +75,7 @@ def test_a_constraint_on_a_column_that_the_stage_does_not_return_is_left_to_the_
 
 
 def test_a_delete_condition_that_cannot_be_part_of_a_constraint_is_refused_by_name(site: Site) -> None:
-    table = f"delta.`{site.tables / 'customers'}`"
+    table = f"delta.`{site.table('customers')}`"
     site.spark.sql(f"CREATE TABLE {table} (id LONG, seq LONG) USING delta")
     site.spark.sql(f"ALTER TABLE {table} ADD CONSTRAINT small CHECK (seq < 10)")
     _deliver(site, (1, 1, "insert"))
@@ -88,18 +88,18 @@ def test_a_delete_condition_that_cannot_be_part_of_a_constraint_is_refused_by_na
 
 @pytest.mark.nightly
 def test_the_path_of_a_table_may_have_a_backtick(site: Site) -> None:
-    tables = Site(site.spark, site.home.parent / "it`s")
-    (tables.home.parent).mkdir()
+    tables = site.another("it`s")
+    tables.root.mkdir()
     declared = {
         "apply_as_deletes": "op = 'delete'",
         "sequence_by": "seq",
         "cluster_by": ["id"],
         "schema_evolution": "add_columns",
     }
-    inputs.append(tables.home.parent / "changes", pd.DataFrame({"id": [1, 2], "seq": [1, 1], "op": ["insert", "delete"]}))
+    inputs.append(tables.root / "changes", pd.DataFrame({"id": [1, 2], "seq": [1, 1], "op": ["insert", "delete"]}))
     tables.run(_pipeline(tables, "id", "seq", "op", **declared))
     tables.run(_pipeline(tables, "id", "seq", "op", "1 AS more", **declared), fresh=True, on_rewind="keep")
-    assert public(tables.tables / "customers", ["id", "more"]) == {(1, 1): 1}
+    assert public(tables.table("customers"), ["id", "more"]) == {(1, 1): 1}
 
 
 @pytest.mark.nightly
@@ -110,7 +110,7 @@ def test_columns_may_have_the_names_that_change_data_capture_tools_use(site: Sit
     for changes in [[(1, 1, "insert"), (1, 9, "delete")], [(2, 1, "insert"), (1, 5, "insert")]]:
         _deliver(site, *changes)
         site.run(pipeline)
-    assert public(site.tables / "customers", [*names[:1], "__BATCH", *names[2:]]) == {(False, 1, 2, 2): 1}
+    assert public(site.table("customers"), [*names[:1], "__BATCH", *names[2:]]) == {(False, 1, 2, 2): 1}
 
 
 UNORDERED = ["map(id, id)", "array(map(id, id))", "named_struct('m', map(id, id))", "parse_json(op)"]
@@ -143,7 +143,7 @@ def test_a_row_on_which_the_condition_fails_fails_its_batch_and_not_the_publicat
     with pytest.raises(InterruptedRunError, match="CAST_INVALID_INPUT"):
         site.run(pipeline)
     assert len(site.checkpoints()) == 1
-    assert public(site.tables / "customers", ["id"]) == {(1,): 1}
+    assert public(site.table("customers"), ["id"]) == {(1,): 1}
 
 
 @pytest.mark.nightly
@@ -151,12 +151,12 @@ def test_an_empty_key_that_a_partition_holds_as_null_is_found_again(site: Site) 
     for seq in (1, 2):
         _deliver(site, (1, seq, ""))
         site.run(_pipeline(site, "id", "seq", "op", keys=["id", "OP"], sequence_by="seq", partition_by=["op"]))
-    assert public(site.tables / "customers", ["id", "op", "seq"]) == {(1, None, 2): 1}
+    assert public(site.table("customers"), ["id", "op", "seq"]) == {(1, None, 2): 1}
 
 
 @pytest.mark.nightly
 def test_a_key_is_padded_as_its_column_is(site: Site) -> None:
-    table = f"delta.`{site.tables / 'customers'}`"
+    table = f"delta.`{site.table('customers')}`"
     site.spark.sql(f"CREATE TABLE {table} (op CHAR(4), seq LONG) USING delta")
     site.spark.sql(f"INSERT INTO {table} VALUES ('ab', 1)")
     _deliver(site, (1, 2, "ab"), (1, 3, "ab      "), (1, 1, "full"))
@@ -166,15 +166,16 @@ def test_a_key_is_padded_as_its_column_is(site: Site) -> None:
 
 @pytest.mark.parametrize("kind", [pytest.param("CHAR(3)", marks=pytest.mark.nightly), "VARCHAR(3)"])
 def test_a_text_that_is_too_long_for_its_column_fails_its_batch(site: Site, kind: str) -> None:
-    site.spark.sql(f"CREATE TABLE delta.`{site.tables / 'customers'}` (id LONG, op {kind}) USING delta")
+    site.spark.sql(f"CREATE TABLE delta.`{site.table('customers')}` (id LONG, op {kind}) USING delta")
     _deliver(site, (1, 1, "four"))
     with pytest.raises(InterruptedRunError, match="length"):
         site.run(_pipeline(site, "id", "op"))
     assert site.checkpoints() == []
 
 
+@in_a_store_at_night
 def test_a_merge_evaluates_expressions_in_the_time_zone_in_which_the_rows_were_staged(site: Site) -> None:
-    table = DeltaTable.create(site.spark).location(str(site.tables / "customers"))
+    table = DeltaTable.create(site.spark).location(site.table("customers"))
     table.addColumn("id", "LONG").addColumn("at", "TIMESTAMP").addColumn(
         "day", "DATE", generatedAlwaysAs="CAST(at AS DATE)"
     ).execute()
@@ -183,16 +184,16 @@ def test_a_merge_evaluates_expressions_in_the_time_zone_in_which_the_rows_were_s
     abroad.conf.set("spark.sql.session.timeZone", "America/New_York")
     hours = "timestamp '2024-01-01 00:00:00Z' + make_interval(0, 0, 0, 0, seq) AS at"
     condition = "at > '2024-01-02 00:00:00'"  # the time has no zone: the session's applies
-    _pipeline(site, "id", hours, apply_as_deletes=condition, publish="external").run(spark=abroad, home=site.home)
-    publish(open_files(str(site.home)), publishers=Publishers(lambda: site.spark))
-    assert public(site.tables / "customers", ["id", "day"]) == {(1, date(2023, 12, 31)): 1, (2, date(2024, 1, 1)): 1}
+    _pipeline(site, "id", hours, apply_as_deletes=condition, publish="external").run(spark=abroad, home=site.place)
+    publish(site.files, publishers=Publishers(lambda: site.spark))
+    assert public(site.table("customers"), ["id", "day"]) == {(1, date(2023, 12, 31)): 1, (2, date(2024, 1, 1)): 1}
 
 
 def test_a_constraint_that_only_the_publication_can_check_is_named_and_not_retried(site: Site) -> None:
-    table = f"delta.`{site.tables / 'customers'}`"
+    table = f"delta.`{site.table('customers')}`"
     site.spark.sql(f"CREATE TABLE {table} (id LONG, note STRING) USING delta")
     site.spark.sql(f"ALTER TABLE {table} ADD CONSTRAINT noted CHECK (coalesce(note, '') <> '')")
     _deliver(site, (1, 1, "a"))
     with pytest.raises(UnsupportedTableError, match=r"does not accept the staged rows: .*noted"):
         site.run(_pipeline(site, "id"))
-    assert public(site.tables / "customers") == {}
+    assert public(site.table("customers")) == {}
