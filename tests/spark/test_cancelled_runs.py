@@ -15,9 +15,8 @@ from spark_jobs.protocol.ids import AttemptNumber, PipelineName, RunId, start_re
 from spark_jobs.protocol.steps import Step, observed_by
 from spark_jobs.runtime.driver.cancellation import Cancellation
 from spark_jobs.runtime.launch import launch_requested
-from spark_jobs.storage.open import open_files
 from tests.spark import inputs
-from tests.spark.conftest import Site
+from tests.spark.conftest import Site, in_a_store_at_night
 from tests.spark.rows import answer, assert_same, public
 
 pytestmark = pytest.mark.spark
@@ -62,18 +61,19 @@ def pipeline_of(site: Site, events: Path) -> Pipeline:
     def source(spark: SparkSession) -> DataFrame:
         return spark.readStream.format("delta").option("maxFilesPerTrigger", 1).load(str(events))
 
-    @pipeline.stage(sink=DeltaSink(str(site.tables / "kept")))
+    @pipeline.stage(sink=DeltaSink(site.table("kept")))
     def kept(source: DataFrame) -> DataFrame:
         return source.select("id", "key")
 
     return pipeline
 
 
+@in_a_store_at_night
 @pytest.mark.parametrize("step", [pytest.param(Step.ROUND_CREATE, marks=pytest.mark.nightly), Step.STAGE_FILES])
 def test_a_cancelled_run_is_answered_and_the_next_attempt_completes_it(site: Site, looked: Event, step: Step) -> None:
-    events = site.home.parent / "events"
+    events = site.root / "events"
     inputs.write_versions(events, inputs.events(500), 3)
-    home = open_files(str(site.home))
+    home = site.files
     owners = AttemptLease(home, FIRST)
     owner = owners.take("a task").owner
     with observed_by(At(step, lambda: owners.cancel(owner, "its task was cleared"), looked)), pytest.raises(RunCancelledError):
@@ -84,13 +84,13 @@ def test_a_cancelled_run_is_answered_and_the_next_attempt_completes_it(site: Sit
     assert (response.error.error, response.error.evidence["owner"]) == ("RunCancelledError", owner)
     assert site.checkpoints() == []
     site.run(pipeline_of(site, events), run_id="one")
-    assert_same(public(site.tables / "kept"), answer(site.spark.read.format("delta").load(str(events)).select("id", "key")))
+    assert_same(public(site.table("kept")), answer(site.spark.read.format("delta").load(str(events)).select("id", "key")))
 
 
 def test_a_request_that_is_answered_while_spark_starts_begins_no_attempt(site: Site) -> None:
-    events = site.home.parent / "events"
+    events = site.root / "events"
     events.mkdir()
-    channel = Channel(open_files(str(site.home)))
+    channel = Channel(site.files)
     channel.claim(PipelineName("events"))
     request = channel.request_start(RunId("one"), parameters={})
 
@@ -104,10 +104,10 @@ def test_a_request_that_is_answered_while_spark_starts_begins_no_attempt(site: S
 
 
 def test_a_cancel_that_comes_after_the_final_checkpoint_changes_nothing(site: Site, looked: Event) -> None:
-    events = site.home.parent / "events"
+    events = site.root / "events"
     inputs.write_versions(events, inputs.events(500), 2)
-    owners = AttemptLease(open_files(str(site.home)), FIRST)
+    owners = AttemptLease(site.files, FIRST)
     owner = owners.take("a task").owner
     with observed_by(At(Step.PUBLISH_SINK, lambda: owners.cancel(owner, "its task was cleared"), looked)):
         assert site.run(pipeline_of(site, events), run_id="one").checkpoint == 1
-    assert_same(public(site.tables / "kept"), answer(site.spark.read.format("delta").load(str(events)).select("id", "key")))
+    assert_same(public(site.table("kept")), answer(site.spark.read.format("delta").load(str(events)).select("id", "key")))

@@ -23,14 +23,15 @@ from spark_jobs.protocol.states import StopState
 from spark_jobs.protocol.steps import Step, observed_by
 from spark_jobs.runtime.checkpoints import exports
 from spark_jobs.storage.files import create_document
-from tests.spark.conftest import Site
+from spark_jobs.storage.open import open_place
+from tests.spark.conftest import Site, bounded_or_in_a_store_at_night, in_a_store_at_night
 from tests.spark.rows import answer, assert_same, public, public_count
 from tests.support.command_line import document, spark_jobs
 from tests.support.crashes import HOUSEKEEPING, Watched
 from tests.support.growing_table import Events, bounded_at_night, bounded_too, events_of
 from tests.support.live_pipeline import DELAY_S
 from tests.support.reminders import Reminders
-from tests.support.running import Running, lose
+from tests.support.running import Running
 from tests.support.running_minutes import assert_shown, goes_on_until_all_is_shown, ids, three_stages
 from tests.support.stop_steps import DRAIN_STEPS, STOP_STEPS
 
@@ -49,16 +50,16 @@ def cascade(site: Site, events: Events) -> Pipeline:
     pipeline = Pipeline("live", checkpoint=CheckpointSettings(interval="1 hour"))
     events.source(pipeline)
 
-    @pipeline.stage(sink=DeltaSink(str(site.tables / "copied"), publish="every_checkpoint"))
+    @pipeline.stage(sink=DeltaSink(site.table("copied"), publish="every_checkpoint"))
     def copied(events: DataFrame) -> DataFrame:
         return events.select("id", "at")
 
-    @pipeline.stage(sink=DeltaSink(str(site.tables / "minutes"), publish="every_checkpoint"))
+    @pipeline.stage(sink=DeltaSink(site.table("minutes"), publish="every_checkpoint"))
     def minutes(copied: DataFrame) -> DataFrame:
         counts = copied.groupBy(F.window("at", "1 minute").alias("minute")).agg(F.count("*").alias("events"))
         return counts.select(F.window_time("minute").alias("at"), "events")
 
-    @pipeline.stage(sink=DeltaSink(str(site.tables / "hours"), publish="every_checkpoint"))
+    @pipeline.stage(sink=DeltaSink(site.table("hours"), publish="every_checkpoint"))
     def hours(minutes: DataFrame) -> DataFrame:
         counts = minutes.groupBy(F.window("at", "1 hour").alias("hour")).agg(F.sum("events").alias("events"))
         return counts.select(F.col("hour.start").alias("hour"), "events")
@@ -80,11 +81,11 @@ def assert_drained(site: Site, events: Events) -> None:
     read = len(ids(site, "copied"))
     assert ids(site, "copied") == list(range(read))
     assert events.rows <= read <= events.rows + events.next_rows
-    assert_same(public(site.tables / "hours"), answer(all_hours(site, read)))
+    assert_same(public(site.table("hours")), answer(all_hours(site, read)))
 
 
 def stop(site: Site, *options: object) -> Any:
-    return document(spark_jobs("stop", "--home", site.home, "--output", "json", *options))
+    return document(spark_jobs("stop", "--home", site.place, "--output", "json", *options))
 
 
 def has_staged(running: Running, stage: str, rows: int) -> Callable[[], object]:
@@ -137,7 +138,7 @@ def test_a_batch_that_a_stop_refuses_is_no_error_in_sparks_log(site: Site, event
             events.add(1)
 
     writer = Thread(target=rows_go_on)
-    with log_of(site.spark) as log, Running(site.spark, three_stages(site, events, interval="1 hour"), site.home) as running:
+    with log_of(site.spark) as log, Running(site.spark, three_stages(site, events, interval="1 hour"), site.place) as running:
         running.until(has_staged(running, "again", events.rows))
         writer.start()
         stop(site)
@@ -149,12 +150,12 @@ def test_a_batch_that_a_stop_refuses_is_no_error_in_sparks_log(site: Site, event
     assert str(log4j.LogManager.getLogger("org.apache.spark.sql.execution.streaming").getLevel()) == "ERROR", "as before"
 
 
-@bounded_at_night
+@bounded_or_in_a_store_at_night
 def test_a_pipeline_that_was_stopped_goes_on_as_if_nothing_had_happened(site: Site, events: Events) -> None:
     events.later(300)
     pipeline = three_stages(site, events, interval="1 hour")
     watched = Watched()
-    with Running(site.spark, pipeline, site.home, run="first") as running, observed_by(watched):
+    with Running(site.spark, pipeline, site.place, run="first") as running, observed_by(watched):
         running.until(has_staged(running, events.furthest, events.rows))
         running.until(has_closed_windows(running, events))
         stopped = stop(site, "--request", "now")
@@ -170,27 +171,28 @@ def test_a_pipeline_that_was_stopped_goes_on_as_if_nothing_had_happened(site: Si
     assert (running.status.state, running.status.stop and running.status.stop.state) == (RunState.DONE, StopState.STOPPED)
     assert {stage.state for stage in running.status.stages.values()} == {StageState.QUIESCED}
 
-    with Running(site.spark, pipeline, site.home, run="first") as repeated:
+    with Running(site.spark, pipeline, site.place, run="first") as repeated:
         assert repeated.stopped().checkpoint == 1, "its own stop is the answer of a run for ever"
     events.add(300)
-    with Running(site.spark, pipeline, site.home) as running:
+    with Running(site.spark, pipeline, site.place) as running:
         running.until(has_staged(running, events.furthest, 300))
         running.until(has_closed_windows(running, events))
         assert stop(site)["checkpoint"] == 2
         running.stopped()
     assert_shown(site, events)
     if events.bounded:
-        with Running(site.spark, pipeline, site.home) as running:
+        with Running(site.spark, pipeline, site.place) as running:
             goes_on_until_all_is_shown(site, running, events)
         assert running.head().round == 1
 
 
+@in_a_store_at_night
 @pytest.mark.every_version
 @bounded_too
 def test_a_drain_flushes_one_stage_into_the_next_and_takes_one_checkpoint(site: Site, events: Events) -> None:
     pipeline = cascade(site, events)
     watched = Watched()
-    with Running(site.spark, pipeline, site.home) as running, observed_by(watched):
+    with Running(site.spark, pipeline, site.place) as running, observed_by(watched):
         running.until(has_staged(running, "copied", events.rows))
         drained = stop(site, "--drain")
         running.stopped()
@@ -201,14 +203,14 @@ def test_a_drain_flushes_one_stage_into_the_next_and_takes_one_checkpoint(site: 
     assert all(cut.drained for cut in stages.values())
     newest_minute_ms = (len(ids(site, "copied")) - 1) // 60 * 60_000 + 59_999
     assert stages[StageName("hours")].watermark_before_drain_ms == newest_minute_ms - DELAY_S * 1000, "it has read these rows"
-    with Running(site.spark, pipeline, site.home) as again:
+    with Running(site.spark, pipeline, site.place) as again:
         assert isinstance(again.ends(), RejectedError)
-    assert "drained" in spark_jobs("status", "--home", site.home).stdout
+    assert "drained" in spark_jobs("status", "--home", site.place).stdout
 
 
-@bounded_at_night
+@bounded_or_in_a_store_at_night
 def test_one_of_two_stops_wins_and_the_other_gets_an_error(site: Site, events: Events) -> None:
-    with Running(site.spark, three_stages(site, events, interval="1 hour"), site.home) as running:
+    with Running(site.spark, three_stages(site, events, interval="1 hour"), site.place) as running:
         running.until(has_staged(running, events.furthest, events.rows))
         requests = CheckpointRequests(running.files)
         asked = [request_id(name, wanted) for name, wanted in (("a", Wanted.STOP), ("b", Wanted.STOP), ("c", Wanted.CHECKPOINT))]
@@ -246,7 +248,7 @@ def test_a_stop_that_is_requested_after_another_was_answered_is_refused_and_stop
         def after(self, step: Step) -> None:
             pass
 
-    with Running(site.spark, pipeline, site.home) as running:
+    with Running(site.spark, pipeline, site.place) as running:
         running.until(has_staged(running, events.furthest, events.rows))
         with observed_by(AsksLate()):
             CheckpointRequests(running.files).ask(first)
@@ -254,7 +256,7 @@ def test_a_stop_that_is_requested_after_another_was_answered_is_refused_and_stop
     assert CheckpointRequests(running.files).open() == ()
     create_document(running.files, f"requests/{later}.json", asked(later))  # by a client that has seen the driver at work
     events.add(100)
-    with Running(site.spark, pipeline, site.home) as running:
+    with Running(site.spark, pipeline, site.place) as running:
         running.until(has_staged(running, events.furthest, 100))
         for request in (late, later):
             refused = answered(running, request).error
@@ -269,15 +271,15 @@ def asked(request: RequestId) -> CheckpointRequest:
     return CheckpointRequest(request=request, requested_at=datetime.now(UTC), wanted=Wanted.STOP)
 
 
-@bounded_at_night
-def test_an_impossible_stop_is_refused_and_the_pipeline_runs_on(site: Site, events: Events, tmp_path: Path) -> None:
+@bounded_or_in_a_store_at_night
+def test_an_impossible_stop_is_refused_and_the_pipeline_runs_on(site: Site, events: Events) -> None:
     events.later(100)
-    (taken := tmp_path / "taken").mkdir()
-    (taken / "something").write_text("else")
-    with Running(site.spark, three_stages(site, events, interval="1 hour"), site.home) as running:
+    taken = open_place(site.place_for("taken"))
+    taken.create("something", b"else")
+    with Running(site.spark, three_stages(site, events, interval="1 hour"), site.place) as running:
         running.until(has_staged(running, events.furthest, events.rows))
         request = request_id("a", Wanted.STOP)
-        CheckpointRequests(running.files).ask(request, target=str(taken))
+        CheckpointRequests(running.files).ask(request, target=taken.url)
         refused = answered(running, request)
         assert refused.error is not None
         assert "is not empty" in refused.error.failed
@@ -286,7 +288,7 @@ def test_an_impossible_stop_is_refused_and_the_pipeline_runs_on(site: Site, even
         stop(site)
         running.stopped()
     assert_shown(site, events)
-    assert [path.name for path in taken.iterdir()] == ["something"]
+    assert taken.paths() == ["something"]
 
 
 @pytest.mark.parametrize(
@@ -298,7 +300,7 @@ def test_an_impossible_stop_is_refused_and_the_pipeline_runs_on(site: Site, even
         pytest.param(True, "second", marks=pytest.mark.nightly),
     ],
 )
-@bounded_at_night
+@bounded_or_in_a_store_at_night
 def test_a_stop_that_was_interrupted_after_its_checkpoint_is_completed(
     site: Site, events: Events, monkeypatch: pytest.MonkeyPatch, run: str, *, drain: bool
 ) -> None:
@@ -308,7 +310,7 @@ def test_a_stop_that_was_interrupted_after_its_checkpoint_is_completed(
         raise StorageError("The disk is full.")
 
     request = request_id("a", Wanted.STOP)
-    with Running(site.spark, pipeline, site.home, run="first") as running:
+    with Running(site.spark, pipeline, site.place, run="first") as running:
         running.until(has_staged(running, "copied", events.rows))
         with monkeypatch.context() as patch:
             patch.setattr(exports, "export", fails)
@@ -317,7 +319,7 @@ def test_a_stop_that_was_interrupted_after_its_checkpoint_is_completed(
         assert isinstance(error, IncompleteError)
         assert error.evidence["checkpoint"] == 1
     assert CheckpointRequests(running.files).answer_of(request) is None
-    with Running(site.spark, pipeline, site.home, run=run) as again:
+    with Running(site.spark, pipeline, site.place, run=run) as again:
         found = answered(again, request)
         assert (found.checkpoint, found.drained, found.error) == (1, drain, None)
         assert found.savepoint is not None
@@ -331,7 +333,7 @@ def test_a_stop_that_was_interrupted_after_its_checkpoint_is_completed(
         assert ids(site, "copied") == list(range(events.rows))
 
 
-@bounded_at_night
+@bounded_or_in_a_store_at_night
 def test_a_failed_drain_publishes_no_flushed_row_and_can_be_repeated(site: Site, events: Events) -> None:
     events.later(100, 100)
     pipeline = cascade(site, events)
@@ -351,9 +353,9 @@ def test_a_failed_drain_publishes_no_flushed_row_and_can_be_repeated(site: Site,
             pass
 
     first, second = request_id("a", Wanted.STOP), request_id("b", Wanted.STOP)
-    with Running(site.spark, pipeline, site.home) as running:
+    with Running(site.spark, pipeline, site.place) as running:
         running.until(has_staged(running, "copied", events.rows))
-        spark_jobs("checkpoint", "--home", site.home)
+        spark_jobs("checkpoint", "--home", site.place)
         events.add(100)
         running.until(has_staged(running, "copied", events.rows))
         with observed_by(Breaks()):
@@ -362,26 +364,27 @@ def test_a_failed_drain_publishes_no_flushed_row_and_can_be_repeated(site: Site,
     failed = CheckpointRequests(running.files).answer_of(first)
     assert failed is not None
     assert failed.error is not None
-    assert public_count(site.tables / "hours") in (None, 0)
+    assert public_count(site.table("hours")) in (None, 0)
     events.add(100)
-    with Running(site.spark, pipeline, site.home) as again:
+    with Running(site.spark, pipeline, site.place) as again:
         again.until(has_staged(again, "copied", 200))
         CheckpointRequests(running.files).ask(second, drain=True)
         again.stopped()
     assert_drained(site, events)
 
 
+@in_a_store_at_night
 @pytest.mark.nightly
 @bounded_too
 def test_a_drain_has_to_be_requested_again_if_the_work_directory_was_lost_before_it_began(site: Site, events: Events) -> None:
     pipeline = cascade(site, events)
-    with Running(site.spark, pipeline, site.home) as running:
+    with Running(site.spark, pipeline, site.place) as running:
         running.until(has_staged(running, "copied", events.rows))
     lost = request_id("lost", Wanted.STOP)
     asked = CheckpointRequest(request=lost, requested_at=datetime.now(UTC), wanted=Wanted.STOP, drain=True)
     create_document(running.files, f"requests/{lost}.json", asked)
-    lose(site.home / "work")
-    with Running(site.spark, pipeline, site.home) as again:
+    site.lose_work()
+    with Running(site.spark, pipeline, site.place) as again:
         refused = answered(again, lost)
         assert refused.error is not None
         assert "begins at the beginning" in refused.error.exists
@@ -391,7 +394,7 @@ def test_a_drain_has_to_be_requested_again_if_the_work_directory_was_lost_before
     assert_drained(site, events)
 
 
-@bounded_at_night
+@bounded_or_in_a_store_at_night
 def test_the_next_attempt_completes_a_cancelled_drain(site: Site, events: Events) -> None:
     pipeline = cascade(site, events)
 
@@ -410,7 +413,7 @@ def test_the_next_attempt_completes_a_cancelled_drain(site: Site, events: Events
             pass
 
     request = request_id("a", Wanted.STOP)
-    with Running(site.spark, pipeline, site.home) as running:
+    with Running(site.spark, pipeline, site.place) as running:
         running.until(has_staged(running, "copied", events.rows))
         with observed_by(Dies()):
             CheckpointRequests(running.files).ask(request, drain=True)
@@ -418,7 +421,7 @@ def test_the_next_attempt_completes_a_cancelled_drain(site: Site, events: Events
     if not events.bounded:
         events.add(100)
         events.rows -= 100  # rows after the start of the drain stay in the source
-    with Running(site.spark, pipeline, site.home) as again:
+    with Running(site.spark, pipeline, site.place) as again:
         again.stopped()
     assert_drained(site, events)
     found = CheckpointRequests(running.files).answer_of(request)
@@ -429,16 +432,16 @@ def test_the_next_attempt_completes_a_cancelled_drain(site: Site, events: Events
 def test_a_drain_whose_last_rows_violate_a_constraint_is_finished_by_the_next_start_once_it_is_dropped(
     site: Site, events: Events
 ) -> None:
-    table = f"delta.`{site.tables / 'hours'}`"
+    table = f"delta.`{site.table('hours')}`"
     few = "TBLPROPERTIES ('delta.constraints.few' = 'events < 10')"
     site.spark.sql(f"CREATE TABLE {table} (hour TIMESTAMP, events LONG) USING delta {few}")
-    with Running(site.spark, cascade(site, events), site.home) as running:
+    with Running(site.spark, cascade(site, events), site.place) as running:
         running.until(has_staged(running, "copied", events.rows))
         CheckpointRequests(running.files).ask(request_id(None, Wanted.STOP), drain=True)
         assert "1 rows break few (events < 10)" in str(running.ends())
-    assert public_count(site.tables / "hours") == 0
+    assert public_count(site.table("hours")) == 0
     site.spark.sql(f"ALTER TABLE {table} DROP CONSTRAINT few")
-    with Running(site.spark, cascade(site, events), site.home) as running:
+    with Running(site.spark, cascade(site, events), site.place) as running:
         assert "The pipeline was drained" in str(running.ends())
     assert_drained(site, events)
 
@@ -464,11 +467,11 @@ def test_a_join_of_two_stages_matches_rows_that_their_drain_flushes_to_both_side
     def renamed(odd: DataFrame) -> DataFrame:
         return odd.withColumnRenamed("at", "odd_at")
 
-    @pipeline.stage(sink=DeltaSink(str(site.tables / "both")))
+    @pipeline.stage(sink=DeltaSink(site.table("both")))
     def both(even: DataFrame, renamed: DataFrame) -> DataFrame:
         return even.join(renamed, F.expr("odd_at = at")).select("at", "even", "odd")
 
-    with Running(site.spark, pipeline, site.home) as running:
+    with Running(site.spark, pipeline, site.place) as running:
         for stage, rows in (("even", events.rows), ("odd", events.rows), ("both", 2)):
             running.until(has_staged(running, stage, rows))
         stop(site, "--drain")
@@ -477,7 +480,7 @@ def test_a_join_of_two_stages_matches_rows_that_their_drain_flushes_to_both_side
     counts = read.groupBy(F.window("at", "1 minute").alias("minute")).agg(
         F.count_if(F.col("id") % 2 == 0).alias("even"), F.count_if(F.col("id") % 2 == 1).alias("odd")
     )
-    assert_same(public(site.tables / "both"), answer(counts.select(F.window_time("minute").alias("at"), "even", "odd")))
+    assert_same(public(site.table("both")), answer(counts.select(F.window_time("minute").alias("at"), "even", "odd")))
     drain_batches = {name: cut.drain_batches for name, cut in running.head().stages.items()}
     assert drain_batches == {"even": 1, "odd": 1, "renamed": 0, "both": 1}, "a stage without state has nothing to flush"
 
@@ -496,33 +499,33 @@ def test_a_drain_flushes_joins_and_timers_and_the_stages_behind_them(site: Site,
     def answers(spark: SparkSession) -> DataFrame:
         return spark.readStream.format("delta").load(replies)
 
-    @pipeline.stage(sink=DeltaSink(str(site.tables / "joined")), event_time="at", watermark_delay="10 minutes")
+    @pipeline.stage(sink=DeltaSink(site.table("joined")), event_time="at", watermark_delay="10 minutes")
     def joined(events: DataFrame, answers: DataFrame) -> DataFrame:
         soon = F.expr("reply = id AND replied_at >= at AND replied_at <= at + INTERVAL 1 MINUTE")
         # Spark takes a row of 1970-01-01 00:00:00 as late: its first watermark is there
         return events.where("id > 0").join(answers, soon, "left_outer").select("id", "at", "reply")
 
-    @pipeline.stage(sink=DeltaSink(str(site.tables / "minutes")))
+    @pipeline.stage(sink=DeltaSink(site.table("minutes")))
     def minutes(joined: DataFrame) -> DataFrame:
         counts = joined.groupBy(F.window("at", "1 minute").alias("minute")).agg(
             F.count("*").alias("n"), F.count("reply").alias("of")
         )
         return counts.select(F.col("minute.start").alias("minute"), "n", "of")
 
-    @pipeline.stage(sink=DeltaSink(str(site.tables / "reminders")))
+    @pipeline.stage(sink=DeltaSink(site.table("reminders")))
     def reminders(joined: DataFrame) -> DataFrame:
         teams = joined.select((F.col("id") % 3).alias("team"), "at").groupBy("team")
         return teams.transformWithStateInPandas(Reminders(), "team long, due long, n long", "append", "EventTime")
 
-    with Running(site.spark, pipeline, site.home) as running:
+    with Running(site.spark, pipeline, site.place) as running:
         running.until(has_staged(running, "joined", events.rows - 1 + len(numbers)))
         stop(site, "--drain")
         running.stopped()
     assert running.store.taken() == [1]
     rows = site.spark.range(1, events.rows).select("id", F.timestamp_seconds("id").alias("at"))
     found = rows.withColumn("reply", F.when(F.col("id") % 2 == 0, F.col("id")))
-    assert_same(public(site.tables / "joined"), answer(found))
+    assert_same(public(site.table("joined")), answer(found))
     windows = found.groupBy(F.window("at", "1 minute").alias("minute")).agg(F.count("*").alias("n"), F.count("reply").alias("of"))
-    assert_same(public(site.tables / "minutes"), answer(windows.select(F.col("minute.start").alias("minute"), "n", "of")))
+    assert_same(public(site.table("minutes")), answer(windows.select(F.col("minute.start").alias("minute"), "n", "of")))
     teams = found.groupBy((F.col("id") % 3).alias("team")).agg(((F.max("id") + 60) * 1000).alias("due"), F.count("*").alias("n"))
-    assert_same(public(site.tables / "reminders", ["team", "due", "n"]), answer(teams))
+    assert_same(public(site.table("reminders"), ["team", "due", "n"]), answer(teams))
