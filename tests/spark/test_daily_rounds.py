@@ -1,5 +1,6 @@
 """A pipeline suspends after each day, and goes on the next day with its state intact."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from pyspark.sql import functions as F
 
 from spark_jobs import CheckpointSettings, DeltaSink, Pipeline
 from tests.spark import inputs
-from tests.spark.conftest import Site
+from tests.spark.conftest import IN_A_STORE, IN_A_STORE_AT_NIGHT, Site
 from tests.spark.rows import Rows, answer, assert_same, public
 
 pytestmark = pytest.mark.spark
@@ -36,11 +37,11 @@ def _pipeline(site: Site) -> Pipeline:
     pipeline = Pipeline("daily", on_end="suspend", checkpoint=CheckpointSettings(retained=DAYS))
 
     def sink(name: str) -> DeltaSink:
-        return DeltaSink(str(site.tables / name))
+        return DeltaSink(site.table(name))
 
     @pipeline.source(bounded=True, event_time="ts", watermark_delay="1 hour", hold_watermark=True)
     def events(spark: SparkSession) -> DataFrame:
-        return spark.readStream.format("delta").option("maxFilesPerTrigger", 2).load(str(site.home.parent / "events"))
+        return spark.readStream.format("delta").option("maxFilesPerTrigger", 2).load(str(site.root / "events"))
 
     @pipeline.stage(sink=sink("hourly"))
     def hourly(events: DataFrame) -> DataFrame:
@@ -74,16 +75,23 @@ class Ran:
     """For each day: the rows that were public after it."""
 
 
-@pytest.fixture(scope="module")
-def ran(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ran:
+@pytest.fixture(scope="module", params=IN_A_STORE_AT_NIGHT)
+def ran(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Ran]:
     """A pipeline that has run on three days, with a drain on the last one."""
-    site = Site(spark, tmp_path_factory.mktemp("daily"))
+    root = tmp_path_factory.mktemp("daily")
+    store = f"{request.getfixturevalue('store')}/{root.name}" if request.param == IN_A_STORE else None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(root / "cache"))
+        yield _run_each_day(Site(spark, root, store))
+
+
+def _run_each_day(site: Site) -> Ran:
     after = []
     for number, day in enumerate(_days()):
-        inputs.write_versions(site.home.parent / "events", day, 3)
+        inputs.write_versions(site.root / "events", day, 3)
         last = number == DAYS - 1
         site.run(_pipeline(site), run_id=f"day {number}", on_end="drain" if last else None)
-        after.append({name: public(site.tables / name) for name in SINKS})
+        after.append({name: public(site.table(name)) for name in SINKS})
     return Ran(site, after)
 
 
@@ -94,7 +102,7 @@ def arrived(spark: SparkSession, ran: Ran) -> SparkSession:
     session.conf.set("spark.sql.session.timeZone", "UTC")
     for day in range(DAYS):
         reader = session.read.format("delta").option("versionAsOf", 3 * (day + 1) - 1)
-        reader.load(str(ran.site.home.parent / "events")).createOrReplaceTempView(f"arrived{day}")
+        reader.load(str(ran.site.root / "events")).createOrReplaceTempView(f"arrived{day}")
     return session
 
 
@@ -154,7 +162,7 @@ def test_a_day_without_new_rows_changes_nothing(spark: SparkSession, tmp_path: P
     site = Site(spark, tmp_path)
     inputs.append(tmp_path / "events", _days()[0].head(500))
     site.run(_pipeline(site), run_id="first")
-    before = {name: public(site.tables / name) for name in SINKS}
+    before = {name: public(site.table(name)) for name in SINKS}
     site.run(_pipeline(site), run_id="second")
-    assert {name: public(site.tables / name) for name in SINKS} == before
+    assert {name: public(site.table(name)) for name in SINKS} == before
     assert site.checkpoints() == [1, 2]
