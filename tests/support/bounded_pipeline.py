@@ -17,6 +17,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs import CheckpointSettings, DeltaSink, Pipeline
+from tests.support.opened_tables import IN_A_STORE, opened
 
 STAGES = ("admit", "windows", "newest")
 FIRST_STAGE = STAGES[0]
@@ -90,13 +91,13 @@ class Changes:
         }
 
 
-def public(warehouse: Path) -> Answer:
+def public(warehouse: Path | str) -> Answer:
     """Returns the rows of both tables, sorted. A table that does not exist is empty."""
     columns = {"windows": ("begin", "rows", "ids"), "newest": ("key", "id", "part")}
     found: Answer = {name: [] for name in columns}
     for name, names in columns.items():
-        if DeltaTable.is_deltatable(str(warehouse / name)):
-            table = DeltaTable(str(warehouse / name)).to_pyarrow_table()
+        if DeltaTable.is_deltatable(f"{warehouse}/{name}", IN_A_STORE):
+            table = opened(f"{warehouse}/{name}").to_pyarrow_table()
             found[name] = sorted(zip(*(table[column].to_pylist() for column in names), strict=True))
     return found
 
