@@ -332,7 +332,7 @@ def _after_the_last(manifest: Manifest) -> RejectedError:
         f"{manifest.request} has stopped the pipeline, at checkpoint {manifest.checkpoint}.",
         exists="That checkpoint has every row that was read.",
         safe="Nothing was done for this request.",
-        remedy="Start the pipeline again, and ask with a new id.",
+        remedy="Start the pipeline again, and ask with a new id while it is running.",
         winner=manifest.request,
         checkpoint=manifest.checkpoint,
     )
