@@ -110,23 +110,28 @@ def delta_on_this_host() -> dict[str, str]:
     return {"spark.jars.packages": "", "spark.driver.extraClassPath": found, "spark.executor.extraClassPath": found}
 
 
+def disk_of(directory: Path, worker: int) -> Path:
+    """Returns the directory of a worker's executors."""
+    return directory / f"worker-{worker}"
+
+
 @contextmanager
-def spark_cluster(directory: Path, workers: int = 2, master: Host = HERE, worker: Host = HERE) -> Iterator[SparkCluster]:
+def spark_cluster(directory: Path, workers: Sequence[Host] = (HERE, HERE), master: Host = HERE) -> Iterator[SparkCluster]:
     """Starts a cluster of workers with one core each. It ends when the context closes.
 
     Args:
-        directory: The directory of its logs and its executors.
-        workers: The number of workers.
+        directory: The directory of its logs and, for each worker, of its executors: see :func:`disk_of`.
+        workers: The host of each worker.
         master: The host of the master.
-        worker: The host of each worker.
     """
     cluster = SparkCluster(directory)
-    directory.mkdir(parents=True)
+    for number in range(len(workers)):
+        disk_of(directory, number).mkdir(parents=True)
     try:
         cluster.master = said(cluster.start("master", master, "org.apache.spark.deploy.master.Master"), STARTED.pattern)[1]
         logs = []
-        for number in range(workers):
-            room = ["--cores", "1", "--memory", "1g", "--work-dir", str(directory / f"worker-{number}")]
+        for number, worker in enumerate(workers):
+            room = ["--cores", "1", "--memory", "1g", "--work-dir", str(disk_of(directory, number))]
             spark_class = "org.apache.spark.deploy.worker.Worker"
             logs.append(cluster.start(f"worker-{number}", worker, spark_class, *room, cluster.master))
         for log in logs:

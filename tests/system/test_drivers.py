@@ -60,7 +60,7 @@ def test_executors_on_another_host_reach_a_driver_that_was_told_no_address(
 ) -> None:
     monkeypatch.delenv("SPARK_LOCAL_IP")
     executors = {"spark.executor.memory": "512m", "spark.executor.cores": "1"}
-    with two_hosts() as (here, there), spark_cluster(tmp_path / "cluster", workers=1, master=here, worker=there) as cluster:
+    with two_hosts() as (here, there), spark_cluster(tmp_path / "cluster", workers=[there], master=here) as cluster:
         settings = SETTINGS | executors | delta_on_this_host() | {"spark.master": cluster.master}
         found = replace(drivers, settings=settings, within=here.within).run()
     assert found.code == ExitCode.DONE, found

@@ -1,7 +1,7 @@
 """A driver whose home and tables are in a store is killed and its disk is lost. Another host continues from the newest checkpoint."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,7 +29,7 @@ from tests.support.kafka_broker import jars
 from tests.support.killed_drivers import PATIENCE_S, KilledDrivers
 from tests.support.object_store import S3_JARS
 from tests.support.run_site import RunSite
-from tests.support.spark_cluster import Host, SparkCluster, delta_on_this_host, spark_cluster
+from tests.support.spark_cluster import Host, SparkCluster, delta_on_this_host, disk_of, spark_cluster
 
 pytestmark = pytest.mark.spark
 
@@ -84,15 +84,23 @@ def changes(tmp_path: Path) -> Changes:
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SparkCluster]:
-    """A cluster whose executors have the credentials of a store that was started before, and see nothing of the drivers' disks."""
+    """A cluster whose executors have the credentials of a store that was started before.
+
+    They see nothing of the drivers' disks, nor of each other's.
+    """
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    hidden = []
-    for host in HOSTS:
-        (tmp_path / host).mkdir()
-        hidden.append(f'mount -t tmpfs none "{tmp_path / host}"')
-    apart = ["unshare", "--map-root-user", "--mount", "sh", "-c", f'{" && ".join(hidden)} && exec "$@"', "sh"]
-    with spark_cluster(tmp_path / "cluster", worker=Host(within=apart)) as found:
+    directory, disks = tmp_path / "cluster", [tmp_path / host for host in HOSTS]
+    for disk in disks:
+        disk.mkdir()
+    workers = [Host(within=without([*disks, disk_of(directory, 1 - number)])) for number in range(2)]
+    with spark_cluster(directory, workers) as found:
         yield found
+
+
+def without(directories: Iterable[Path]) -> list[str]:
+    """Returns a command that runs another one, to which the directories are empty."""
+    hidden = " && ".join(f'mount -t tmpfs none "{directory}"' for directory in directories)
+    return ["unshare", "--map-root-user", "--mount", "sh", "-c", f'{hidden} && exec "$@"', "sh"]
 
 
 # By day tests/hdfs has the storage in HDFS, tests/contract that in Azure, tests/spark/test_conditional_log_store.py the races of commits

@@ -119,7 +119,7 @@ def test_a_cancel_through_the_home_alone_ends_a_driver_and_its_executors(connect
 def test_a_home_that_executors_do_not_share_is_refused(tmp_path: Path, site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each worker has its own empty file system at the path of the home."""
     apart = ["unshare", "--map-root-user", "--mount", "sh", "-c", f'mount -t tmpfs none "{site.directory}" && exec "$@"', "sh"]
-    with spark_cluster(tmp_path / "apart", workers=1, worker=Host(within=apart)) as cluster:
+    with spark_cluster(tmp_path / "apart", workers=[Host(within=apart)]) as cluster:
         connect(monkeypatch, cluster, site)
         refused = failure(task(site), RejectedError)
     assert "is not shared with the executors of spark://127.0.0.1" in str(refused)
