@@ -20,6 +20,7 @@ from spark_jobs.storage.open import open_place
 from tests.spark import inputs
 from tests.support.azurite import azurite_of
 from tests.support.growing_table import BOUNDED, LIVE
+from tests.support.hdfs_cluster import hdfs_cluster
 from tests.support.object_store import object_store_of
 from tests.support.permissions import obey_permissions
 from tests.support.running import lose
@@ -199,3 +200,19 @@ def store_site(spark: SparkSession, store: str, tmp_path: Path, monkeypatch: pyt
     """A home and tables in a store."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return Site(spark, tmp_path, f"{store}/{tmp_path.name}")
+
+
+@pytest.fixture
+def hdfs_site(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    """A home and tables in HDFS."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with hdfs_cluster(tmp_path / "hdfs") as cluster:
+        monkeypatch.setenv("HADOOP_CONF_DIR", str(cluster.settings))
+        yield Site(spark, tmp_path, f"hdfs://{cluster.authority}")
+
+
+@pytest.fixture
+def azure_site(spark: SparkSession, azure: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    """A home and tables in Azure."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return Site(spark, tmp_path, f"{azure}/{tmp_path.name}")

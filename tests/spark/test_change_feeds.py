@@ -20,9 +20,9 @@ def _pipeline(site: Site) -> Pipeline:
     @pipeline.source(bounded=True)
     def feed(spark: SparkSession) -> DataFrame:
         changes = spark.readStream.format("delta").option("readChangeFeed", True).option("startingVersion", 0)
-        return changes.option("maxFilesPerTrigger", 1).load(str(site.tables / "original"))
+        return changes.option("maxFilesPerTrigger", 1).load(site.table("original"))
 
-    sink = DeltaSink(str(site.tables / "copy"), mode="upsert", keys=["id"], sequence_by="sequence", apply_as_deletes="deleted")
+    sink = DeltaSink(site.table("copy"), mode="upsert", keys=["id"], sequence_by="sequence", apply_as_deletes="deleted")
 
     @pipeline.stage(sink=sink)
     def copy(feed: DataFrame) -> DataFrame:
@@ -38,7 +38,7 @@ def _values(draw: random.Random, rows: int) -> str:
 
 def _change(site: Site, draw: random.Random) -> None:
     """Makes one commit, after which each key has at most one row."""
-    table, some = f"delta.`{site.tables / 'original'}`", draw.randrange(KEYS)
+    table, some = f"delta.`{site.table('original')}`", draw.randrange(KEYS)
     given = f"(SELECT * FROM VALUES {_values(draw, draw.randint(1, KEYS))} AS s(id, name, gone)) s"
     statements = [
         f"MERGE INTO {table} t USING {given} ON t.id = s.id WHEN MATCHED AND gone THEN DELETE "
@@ -51,10 +51,19 @@ def _change(site: Site, draw: random.Random) -> None:
     site.spark.sql(draw.choice(statements))
 
 
-@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(2, 30))])
-def test_a_copy_through_the_change_feed_has_the_rows_of_the_original_table(site: Site, seed: int) -> None:
-    draw = random.Random(seed)
-    table = f"delta.`{site.tables / 'original'}`"
+@pytest.mark.parametrize(
+    ("any_site", "seed"),
+    [
+        ("on a disk", 1),
+        *(pytest.param("on a disk", seed, marks=pytest.mark.nightly) for seed in range(2, 30)),
+        # by day tests/spark/test_sources.py reads a source in a store, and the first case a feed on a disk
+        pytest.param("in a store", 1, marks=[pytest.mark.stores, pytest.mark.nightly]),
+    ],
+    indirect=["any_site"],
+)
+def test_a_copy_through_the_change_feed_has_the_rows_of_the_original_table(any_site: Site, seed: int) -> None:
+    site, draw = any_site, random.Random(seed)
+    table = f"delta.`{site.table('original')}`"
     site.spark.sql(
         f"CREATE TABLE {table} (id LONG, name STRING) USING delta TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')"
     )
@@ -63,7 +72,7 @@ def test_a_copy_through_the_change_feed_has_the_rows_of_the_original_table(site:
         for _ in range(4):
             _change(site, draw)
         site.run(_pipeline(site))
-        copied = site.spark.read.format("delta").load(str(site.tables / "copy"))
+        copied = site.spark.read.format("delta").load(site.table("copy"))
         assert sorted(map(tuple, copied.select("id", "name").collect())) == sorted(
             map(tuple, site.spark.read.table(table).select("id", "name").collect())
         )

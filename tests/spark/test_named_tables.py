@@ -18,7 +18,6 @@ from spark_jobs.storage.table_uris import table_uri
 from tests.spark import inputs
 from tests.spark.conftest import Site
 from tests.spark.rows import answer, assert_same
-from tests.support.hdfs_cluster import hdfs_cluster
 
 pytestmark = pytest.mark.spark
 
@@ -52,22 +51,6 @@ def test_rows_go_into_the_table_of_that_name(site: Site, schema: str, catalog: s
     whole = site.spark.read.format("delta").load(str(site.home.parent / "events"))
     assert_same(answer(site.spark.read.table(f"{schema}.events")), answer(whole.select("key", "id")))
     assert response.sinks["copy"].table.startswith("file:///")  # type: ignore[index]
-
-
-@pytest.fixture
-def hdfs_site(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    """A home and tables in HDFS."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    with hdfs_cluster(tmp_path / "hdfs") as cluster:
-        monkeypatch.setenv("HADOOP_CONF_DIR", str(cluster.settings))
-        yield Site(spark, tmp_path, f"hdfs://{cluster.authority}")
-
-
-@pytest.fixture
-def azure_site(spark: SparkSession, azure: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
-    """A home and tables in Azure."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return Site(spark, tmp_path, f"{azure}/{tmp_path.name}")
 
 
 # By day, the case in S3 looks up, publishes and reads in the same way. The differences, the storage in HDFS and in Azure, are tested in
