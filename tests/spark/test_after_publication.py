@@ -5,6 +5,7 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -14,9 +15,12 @@ from spark_jobs import CheckpointSettings, DeltaSink, InterruptedRunError, Pipel
 from spark_jobs.protocol.errors import InvalidPipelineError, RejectedError, StreamPipelineError
 from spark_jobs.protocol.losses import LostFiles
 from spark_jobs.protocol.steps import Step, observed_by
+from spark_jobs.storage.files import Files
+from spark_jobs.storage.open import open_place
 from tests.spark.conftest import Site
 from tests.spark.rows import public
 from tests.support.command_line import spark_jobs
+from tests.support.meanwhile import Meanwhile
 
 pytestmark = pytest.mark.spark
 
@@ -32,7 +36,7 @@ def write(path: Path, numbers: Sequence[int]) -> None:
     path.write_text("".join(json.dumps({"n": n}) + "\n" for n in numbers))
 
 
-def tidying(site: Site, folder: Path, *, publish: str = "final", retained: int = 1, **declared: object) -> Pipeline:
+def tidying(site: Site, folder: Path | str, *, publish: str = "final", retained: int = 1, **declared: object) -> Pipeline:
     """Declares two tables of one folder. The second one fails at 2 while a flag exists."""
     pipeline = Pipeline("tidy", on_end="suspend", checkpoint=CheckpointSettings(interval="1 hour", retained=retained))
     flag = site.home.parent / "fail"
@@ -46,9 +50,9 @@ def tidying(site: Site, folder: Path, *, publish: str = "final", retained: int =
             raise RuntimeError("failed as told")
         return n
 
-    pipeline.stage(name="copy", sink=DeltaSink(str(site.tables / "copy")))(lambda rows: rows)
+    pipeline.stage(name="copy", sink=DeltaSink(site.table("copy")))(lambda rows: rows)
 
-    @pipeline.stage(sink=DeltaSink(str(site.tables / "other"), publish=publish))  # type: ignore[arg-type]
+    @pipeline.stage(sink=DeltaSink(site.table("other"), publish=publish))  # type: ignore[arg-type]
     def other(rows: DataFrame) -> DataFrame:
         return rows.select(F.udf(fail, "long", useArrow=False)("n").alias("n"))
 
@@ -65,7 +69,7 @@ def left(folder: Path) -> list[str]:
 
 
 def copied(site: Site, table: str = "copy") -> list[int]:
-    return sorted(row[0] for row in public(site.tables / table).elements())
+    return sorted(row[0] for row in public(site.table(table)).elements())
 
 
 def archiving(site: Site, folder: Path, **options: object) -> Pipeline:
@@ -209,6 +213,16 @@ def test_a_file_that_was_changed_after_its_round_is_refused_if_files_are_not_arc
     assert copied(site) == [0, 1, 2]
 
 
+@pytest.mark.stores
+def test_an_archive_inside_of_the_source_is_refused_in_each_spelling_of_a_store(store_site: Site) -> None:
+    folder, other_spelling = f"{store_site.store}/in", f"{store_site.store}/in/read".replace("s3:", "s3a:")
+    open_place(folder).create("day=1/0.json", b'{"n": 0}\n')
+    pipeline = tidying(store_site, folder, after_publication="archive", archive=other_spelling)
+    with pytest.raises(InvalidPipelineError, match="has its archive in it"):
+        store_site.run(pipeline)
+    assert open_place(store_site.store or "").paths() == ["in/day=1/0.json"], "nothing was written"
+
+
 @pytest.mark.parametrize("archive", ["day=1/read", ""])
 def test_an_archive_inside_of_the_source_is_refused(site: Site, folder: Path, archive: str) -> None:
     write(folder / "day=1/0.json", [0])
@@ -216,3 +230,39 @@ def test_an_archive_inside_of_the_source_is_refused(site: Site, folder: Path, ar
     with pytest.raises(InvalidPipelineError, match="has its archive in it"):
         site.run(pipeline)
     assert left(folder) == ["day=1/0.json"]
+
+
+# By day test_files_are_archived_once_every_table_has_their_rows and test_a_file_that_replaced_a_published_file_is_not_deleted
+# archive and delete files on a disk.
+@pytest.mark.nightly
+@pytest.mark.stores
+@pytest.mark.parametrize("after_publication", ["archive", "delete"])
+def test_files_in_a_store_are_archived_or_deleted_as_on_a_disk(store_site: Site, after_publication: str) -> None:
+    place, archive = open_place(f"{store_site.store}/in box"), open_place(f"{store_site.store}/read files")
+    declared: dict[str, Any] = {"archive": archive.url.replace("s3:", "s3a:")} if after_publication == "archive" else {}
+    pipeline = tidying(store_site, place.url, after_publication=after_publication, **declared)
+
+    def write(name: str, *numbers: int) -> None:
+        place.replace(f"day=1/{name}.json", "".join(f'{{"n": {n}}}\n' for n in numbers).encode())
+
+    def files(of: Files) -> list[str]:
+        return [path for path in sorted(of.paths()) if ".json" in path]
+
+    for n in range(3):
+        write(f"part {n}", n)
+    with observed_by(Meanwhile(lambda: write("later", 9))):
+        store_site.run(pipeline, run_id="day 1")
+    assert files(place) == ["day=1/later.json"], "it belongs to the next round"
+    write("part 1", 11, 12)
+    store_site.run(pipeline, run_id="day 2")
+    assert copied(store_site) == copied(store_site, "other") == [0, 1, 2, 9, 11, 12], (
+        "a file under the name of a read one is another one"
+    )
+    assert files(place) == []
+    kept = files(archive)
+    assert len(kept) == (5 if declared else 0)
+    if declared:
+        assert {"day=1/part 0.json", "day=1/part 1.json", "day=1/part 2.json", "day=1/later.json"} < set(kept)
+    with pytest.raises(RejectedError, match="Source 'rows' would be read without 4 files"):
+        store_site.run(pipeline, run_id="anew", fresh=True, on_rewind="replace")
+    assert copied(store_site) == [0, 1, 2, 9, 11, 12]

@@ -14,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 from pyspark.sql import DataFrame, SparkSession
 
+from spark_jobs.api.address import TableAddress
 from spark_jobs.api.graph import Graph
 from spark_jobs.api.refusals import Mistakes
 from spark_jobs.api.source import AfterPublication, Source
@@ -64,11 +65,16 @@ def _check_tidied(name: InputName, frame: DataFrame, session: SparkSession, arch
         if not isinstance(kind_of(leaf), FileSource):
             raise refused_input(name, f"has after_publication, but reads {leaf.format}, not files", "Remove after_publication.")
         root = files_root(session, leaf.options["path"])
-        place = qualified_path(session, archive) if archive else ""
-        if place == root or place.startswith(f"{root}/"):
+        place = qualified_path(session, archive) if archive else None
+        if place is not None and _in_one_spelling(place).startswith(_in_one_spelling(root)):
             raise refused_input(
                 name, f"reads {root} and has its archive in it: {place}", "Give it an archive outside of what it reads."
             )
+
+
+def _in_one_spelling(url: str) -> str:
+    """Returns the location of a directory with a slash at its end. ``s3:`` and ``s3a:`` are the same scheme."""
+    return f"{TableAddress(f'{url}/', named=False).location.rstrip('/')}/"
 
 
 @dataclass(frozen=True)
