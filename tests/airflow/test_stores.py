@@ -35,7 +35,7 @@ from spark_jobs.storage.store_settings import ObjectStoreSettings
 from tests.airflow.flights import context
 from tests.support.azurite import KEY, azurite
 from tests.support.home_event_triggers import QUICK, events_of
-from tests.support.object_store import object_store
+from tests.support.object_store import object_store, object_store_of_two_owners
 from tests.support.staged_in_s3 import PipelineInS3
 from tests.support.staged_pipeline import HOURLY
 
@@ -57,18 +57,23 @@ def no_stores(monkeypatch: pytest.MonkeyPatch) -> None:
 def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A place in a store that is not in the environment. Two connections name it."""
     with object_store() as place:
-        endpoint, region = (os.environ[name] for name in ("AWS_ENDPOINT_URL", "AWS_REGION"))
-        keys = [os.environ[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")]
         write_deltalake(f"{place}/tables/a", pa.table({"id": [1]}), storage_options={"allow_http": "true"})
-        for name in S3Settings.VARIABLES:
-            monkeypatch.delenv(name, raising=False)
-        monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-        aws = {"conn_type": "aws", "login": keys[0], "password": keys[1]}
-        aws |= {"extra": {"endpoint_url": endpoint, "region_name": region}}  # type: ignore[dict-item]
-        monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps(aws))
-        extra = {"home_root": f"{place}/homes", "savepoint_root": f"{place}/savepoints", "store_conn_id": "lake"}
-        monkeypatch.setenv("AIRFLOW_CONN_FLIGHTS", json.dumps({"conn_type": "stream_pipeline", "extra": extra}))
+        name_in_connections(place, monkeypatch)
         yield place
+
+
+def name_in_connections(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Moves the store of the environment into a connection, and makes another one for homes and savepoints at a place in it."""
+    endpoint, region = (os.environ[name] for name in ("AWS_ENDPOINT_URL", "AWS_REGION"))
+    keys = [os.environ[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")]
+    for name in S3Settings.VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    aws = {"conn_type": "aws", "login": keys[0], "password": keys[1]}
+    aws |= {"extra": {"endpoint_url": endpoint, "region_name": region}}  # type: ignore[dict-item]
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps(aws))
+    extra = {"home_root": f"{place}/homes", "savepoint_root": f"{place}/savepoints", "store_conn_id": "lake"}
+    monkeypatch.setenv("AIRFLOW_CONN_FLIGHTS", json.dumps({"conn_type": "stream_pipeline", "extra": extra}))
 
 
 def read(**fields: Any) -> S3Settings:
@@ -206,12 +211,25 @@ def test_a_worker_with_only_the_connection_tests_roots_and_reads_homes_and_table
     assert _newest_commit(f"{store}/tables/a") == f"{0:020}.json", "so an asset watcher sees what is new"
 
 
-def test_a_root_without_write_permission_fails_the_test_of_the_connection(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_root_in_a_bucket_that_does_not_exist_fails_the_test_of_the_connection(
+    store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     extra = {"home_root": "s3://nobodys/homes", "store_conn_id": "lake"}
     monkeypatch.setenv("AIRFLOW_CONN_OTHERS", json.dumps({"conn_type": "stream_pipeline", "extra": extra}))
     well, said = StreamPipelineHook("others").test_connection()
     assert not well
     assert "s3://nobodys/homes: " in said
+
+
+def test_a_root_that_the_credentials_may_only_read_fails_the_test_of_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    with object_store_of_two_owners("read-only", "others", "missing", actions=["s3:Get*", "s3:List*"]):
+        name_in_connections("s3://read-only", monkeypatch)
+        well, said = StreamPipelineHook("flights").test_connection()
+        assert not well
+        assert "s3://read-only/homes" in said
+        assert "the store denies access" in said
+        assert "give them the rights to list, read, write and delete there" in said
+        assert open_place("s3://read-only").paths() == []
 
 
 def test_a_triggerer_finds_the_store_by_the_name_of_the_tasks_connection(store: str) -> None:

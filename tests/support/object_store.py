@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -112,7 +112,7 @@ def object_store_apart() -> Iterator[str]:
 
 
 @contextmanager
-def object_store_of_two_owners(own: str, others: str, missing: str) -> Iterator[None]:
+def object_store_of_two_owners(own: str, others: str, missing: str, *, actions: Sequence[str] = ("s3:*",)) -> Iterator[None]:
     """Starts a server as :func:`object_store_apart` does, with two buckets, and with a user whose policy allows only the first.
 
     The environment has the user's keys. The server checks the signature and the policy of every request.
@@ -121,6 +121,7 @@ def object_store_of_two_owners(own: str, others: str, missing: str) -> Iterator[
         own: The bucket that the user may use.
         others: The bucket that the user may not use.
         missing: The name of a bucket that the user may use, but that does not exist.
+        actions: What the policy allows the user to do in the first and the last bucket.
     """
     with object_store_apart(), pytest.MonkeyPatch.context() as patch:
         url = os.environ["AWS_ENDPOINT_URL"]
@@ -133,7 +134,7 @@ def object_store_of_two_owners(own: str, others: str, missing: str) -> Iterator[
                 return str(answer.read().decode())
 
         allowed = [f"arn:aws:s3:::{bucket}{keys}" for bucket in (own, missing) for keys in ("", "/*")]
-        policy = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "s3:*", "Resource": allowed}]}
+        policy = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": list(actions), "Resource": allowed}]}
         ask(Action="CreateUser", UserName="driver")
         ask(Action="PutUserPolicy", UserName="driver", PolicyName="own", PolicyDocument=json.dumps(policy))
         keys = ask(Action="CreateAccessKey", UserName="driver")
