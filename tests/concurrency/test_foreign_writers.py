@@ -73,7 +73,7 @@ def test_several_publishers_among_many_writers_publish_each_checkpoint_once(
     tmp_path: Path, seed: int, kind: Kind, round_: int
 ) -> None:
     pipeline = StagedPipeline(quick(tmp_path / "home"), tmp_path)
-    race(pipeline, f"{seed} {round_}", kind, Publisher.DELTA_RS, WITHOUT_SPARK, DeltaRsWriter)
+    race(pipeline, f"{seed} {round_}", kind, Publisher.DELTA_RS, WITHOUT_SPARK, [DeltaRsWriter] * 2)
 
 
 @in_s3
@@ -82,7 +82,7 @@ def test_several_publishers_among_many_writers_publish_each_checkpoint_once(
 def test_several_publishers_among_many_writers_publish_each_checkpoint_once_in_s3(
     pipeline: StagedPipeline, seed: int, kind: Kind, round_: int
 ) -> None:
-    race(pipeline, f"{seed} {round_}", kind, Publisher.DELTA_RS, WITHOUT_SPARK, DeltaRsWriter)
+    race(pipeline, f"{seed} {round_}", kind, Publisher.DELTA_RS, WITHOUT_SPARK, [DeltaRsWriter] * 2)
 
 
 def test_two_concurrent_compactions_by_delta_rs_double_the_rows(tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ def test_several_publishers_among_many_writers_publish_each_checkpoint_once(
 
     size = Size() if round_ else Size(checkpoints=2, actions=4)
     pipeline = StagedPipeline(quick(tmp_path / "home"), tmp_path)
-    versions = race(pipeline, f"{seed} {round_}", kind, Publisher.SPARK, Publishers(lambda: spark), writer, size)
+    versions = race(pipeline, f"{seed} {round_}", kind, Publisher.SPARK, Publishers(lambda: spark), [writer] * 2, size)
     assert_clones_are_versions(crowd, spark, versions)
 
 
@@ -140,7 +140,7 @@ def test_several_publishers_among_many_writers_publish_each_checkpoint_once_in_s
     make_commits_conditional(spark, pipeline.files.url)
     size = Size() if round_ else Size(checkpoints=2, actions=4)
     writer = partial(SparkWriter, spark)
-    race(pipeline, f"{seed} {round_}", kind, Publisher.SPARK, Publishers(lambda: spark), writer, size)
+    race(pipeline, f"{seed} {round_}", kind, Publisher.SPARK, Publishers(lambda: spark), [writer] * 2, size)
 
 
 class Worker:

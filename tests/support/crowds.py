@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from threading import Barrier
-from typing import Any, ClassVar
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Field, write_deltalake
-from deltalake.exceptions import DeltaError
+from deltalake.exceptions import CommitFailedError
 from deltalake.schema import PrimitiveType
 
 from spark_jobs.protocol.documents import Publish, Publisher
@@ -34,10 +34,12 @@ CHECKPOINTS = 4
 """The greatest number of checkpoints, and so of the product's transaction ids."""
 NOTE = "userMetadata"
 """The key of a commit's info in which a writer records its action, with delta-rs and with Spark."""
+_TRIES = 20
+"""The greatest number of times that a writer tries to append its first row."""
 
 
 class Writer(ABC):
-    """Changes a table in a random order. An action that was refused counts as not done.
+    """Changes a table in a random order. An action that was refused because of another writer counts as not done.
 
     Args:
         table: The URL of the table.
@@ -45,32 +47,49 @@ class Writer(ABC):
         name: The writer's own number.
     """
 
-    refusals: ClassVar[tuple[type[Exception], ...]]
-
     def __init__(self, table: str, draw: random.Random, name: int) -> None:
         self._table, self._draw, self._name = table, draw, name
         self._ids = count(1000 * name)
-        self.appended: set[int] = set()
-        """The rows whose append succeeded."""
+        self.added: set[int] = set()
+        """The ids of the rows that this writer has added."""
 
     @abstractmethod
     def actions(self) -> Sequence[tuple[Callable[[], object], int]]:
         """Returns the actions of the writer, each with its weight."""
 
     def work(self, actions_to_do: int) -> None:
-        """Does this number of actions."""
+        """Appends a row, until that succeeds. Then does this number of actions."""
+        # Only a change of the table's schema or properties refuses an append, and a race has few of them.
+        assert any(self._try(self._append) for _ in range(_TRIES)), "the writer is always refused"
         actions, weights = zip(*self.actions(), strict=True)
         for action in self._draw.choices(actions, weights, k=actions_to_do):
-            with suppress(*self.refusals):
-                action()
+            self._try(action)
 
     def undo(self) -> None:  # noqa: B027 - most writers have nothing to undo
         """Removes the things for which publications are refused."""
 
+    @abstractmethod
+    def is_refusal(self, error: Exception) -> bool:
+        """Returns True if an action failed because of another writer's change. A race fails with any other error."""
+
+    def _try(self, action: Callable[[], object]) -> bool:
+        """Does an action. Returns False if it was refused."""
+        try:
+            action()
+        except Exception as error:
+            if not self.is_refusal(error):
+                raise
+            return False
+        return True
+
     def _append(self) -> None:
+        self._add(self.append)
+
+    def _add(self, add: Callable[[int], object]) -> None:
+        """Calls ``add`` with a new id, and keeps the id if that succeeds."""
         number = next(self._ids)
-        self.append(number)
-        self.appended.add(number)
+        add(number)
+        self.added.add(number)
 
     @abstractmethod
     def append(self, number: int) -> None:
@@ -81,8 +100,9 @@ class Writer(ABC):
         return self._draw.randint(1, CHECKPOINTS)
 
     def _some_version(self) -> int:
+        """Returns one of the last versions before the newest."""
         newest = opened(self._table).version()
-        return self._draw.randint(max(0, newest - 4), newest)
+        return self._draw.randint(max(0, newest - 4), newest - 1)
 
 
 def noted(did: str, **what: int) -> str:
@@ -93,7 +113,8 @@ def noted(did: str, **what: int) -> str:
 class DeltaRsWriter(Writer):
     """Appends, deletes, updates, compacts, vacuums, restores, adds columns and checkpoints the log with delta-rs."""
 
-    refusals = (DeltaError, OSError)
+    def is_refusal(self, error: Exception) -> bool:
+        return isinstance(error, CommitFailedError)
 
     def actions(self) -> Sequence[tuple[Callable[[], object], int]]:
         return [
@@ -101,7 +122,7 @@ class DeltaRsWriter(Writer):
             (self._delete, 2),
             (self._update, 2),
             (self._restore, 1),
-            # Two compactions at once double rows: see test_two_concurrent_compactions_by_delta_rs_double_the_rows.
+            # Beside another compaction it doubles rows: see test_two_concurrent_compactions_by_delta_rs_double_the_rows.
             (lambda: self._open().optimize.compact(commit_properties=self._note("compact")), 1 if self._name == 1 else 0),
             (lambda: self._vacuum(full=True), 1),
             (lambda: self._vacuum(full=False), 1),
@@ -146,9 +167,13 @@ def rounds(sample: int, at_night: int) -> list[Any]:
     return [pytest.param(number, marks=() if number < sample else pytest.mark.nightly) for number in range(at_night)]
 
 
+Joins = Callable[[str, random.Random, int], Writer]
+"""Makes a writer with its arguments."""
+
+
 @dataclass(frozen=True)
 class Size:
-    """The number of checkpoints to publish, and the number of actions of each other writer."""
+    """The number of checkpoints to publish, and the number of actions of each other writer after its first append."""
 
     checkpoints: int = CHECKPOINTS
     actions: int = 10
@@ -160,10 +185,13 @@ def race(
     kind: Kind,
     publisher: Publisher,
     publishers: Publishers,
-    writer: Callable[[str, random.Random, int], Writer],
+    writers: Sequence[Joins],
     size: Size = Size(),
 ) -> list[Rows]:
-    """Runs two publishers and two other writers at once. Compares each version of the table with the order in its log.
+    """Runs two publishers and other writers at once. Compares each version of the table with the order in its log.
+
+    Args:
+        writers: Makes the other writers, which are numbered from 1.
 
     Returns:
         The rows of each version.
@@ -174,21 +202,22 @@ def race(
     staged = {number: _drawn(kind, number, draw) for number in range(1, size.checkpoints + 1)}
     for rows in staged.values():
         pipeline.checkpoint({HOURLY: rows}, publish=Publish.EVERY_CHECKPOINT, cut=cut)
-    crowd = [writer(table, random.Random(f"{seed} {name}"), name) for name in (1, 2)]
-    together = Barrier(4)
+    crowd = [joins(table, random.Random(f"{seed} {name}"), name) for name, joins in enumerate(writers, start=1)]
+    together = Barrier(2 + len(crowd))
 
     def at_once(work: Callable[[], None]) -> None:
         together.wait()
         work()
 
-    with ThreadPoolExecutor(4) as pool:
+    with ThreadPoolExecutor(together.parties) as pool:
         works: list[Callable[[], None]] = [
             *[lambda: _try_to_publish(pipeline, publishers)] * 2,
             *(partial(other.work, size.actions) for other in crowd),
         ]
         for each in [pool.submit(at_once, work) for work in works]:
             each.result()
-    crowd[0].undo()
+    for other in crowd:
+        other.undo()
     publish(pipeline.files, publishers=publishers)
     newest = opened(table).version()
     publish(pipeline.files, publishers=publishers)
@@ -198,7 +227,7 @@ def race(
     assert graves_in(cut) == reference.graves
     assert pipeline.commits(HOURLY) == ([size.checkpoints] if kind is Kind.COMPLETE else list(staged))
     notes = [note for note in map(_note_of, pipeline.log()) if note]
-    assert {note["id"] for note in notes if note["did"] == "append"} == set().union(*(other.appended for other in crowd))
+    assert {note["id"] for note in notes if note["did"] in ("append", "merge")} == set().union(*(other.added for other in crowd))
     return versions
 
 
@@ -244,6 +273,10 @@ def _done(note: dict[str, Any], rows: Rows, versions: list[Rows]) -> Rows:
             return [row for row in rows if row[0] != note["id"]]
         case "update":
             return [(number, "u" if number == note["id"] else day) for number, day in rows]
+        case "merge":
+            merged = {note["id"], note["also"]}
+            missing = merged - {number for number, _ in rows}
+            return [(number, "m" if number in merged else day) for number, day in rows] + [(number, "m") for number in missing]
         case "restore":
             return versions[note["version"]]
         case _:

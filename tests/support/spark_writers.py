@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable, Sequence
 
-from delta.exceptions import DeltaConcurrentModificationException
+from delta import exceptions
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -14,11 +14,16 @@ from tests.support.sink_kinds import Rows
 _USER_METADATA = f"spark.databricks.delta.commitInfo.{NOTE}"
 _APPEND_ONLY = "'delta.appendOnly'"
 
+_CONFLICTS = tuple(
+    found for found in vars(exceptions).values() if isinstance(found, type) and issubclass(found, PySparkException)
+)
+"""Delta's errors of a transaction that conflicts with an earlier one."""
+_LATE = {"DELTA_CANNOT_MODIFY_APPEND_ONLY", "FIELD_ALREADY_EXISTS"}
+"""Conditions of the errors of a statement that comes after another writer's change of the table."""
+
 
 class SparkWriter(Writer):
     """Appends, deletes, updates, merges, compacts, vacuums, restores, clones, adds columns, and blocks changes of rows for a while."""
-
-    refusals = (PySparkException, DeltaConcurrentModificationException)
 
     def __init__(self, spark: SparkSession, table: str, draw: random.Random, name: int) -> None:
         super().__init__(table, draw, name)
@@ -30,15 +35,19 @@ class SparkWriter(Writer):
             (self._append, 5),
             (self._delete, 2),
             (self._update, 2),
+            (self._merge, 2),
             (self._restore, 1),
             (self._clone, 1),
-            (lambda: self._do("OPTIMIZE {table}", "compact"), 2),
+            (self._compact, 2),
             (lambda: self._do("VACUUM {table}", "vacuum"), 1),
             (lambda: self._do("VACUUM {table} LITE", "vacuum"), 1),
             (self._add_column, 1),
             (lambda: self._do(f"ALTER TABLE {{table}} SET TBLPROPERTIES ({_APPEND_ONLY} = 'true')", "forbid"), 1),
             (self.undo, 1),
         ]
+
+    def is_refusal(self, error: Exception) -> bool:
+        return isinstance(error, _CONFLICTS) or (isinstance(error, PySparkException) and error.getCondition() in _LATE)
 
     def append(self, number: int) -> None:
         self._do(f"INSERT INTO {{table}} (id, day) VALUES ({number}, 'x')", "append", id=number)
@@ -57,6 +66,23 @@ class SparkWriter(Writer):
     def _update(self) -> None:
         number = self._some_id()
         self._do(f"UPDATE {{table}} SET day = 'u' WHERE id = {number}", "update", id=number)
+
+    def _merge(self) -> None:
+        self._add(self._merge_with)
+
+    def _merge_with(self, number: int) -> None:
+        """Adds a row. Updates a row of the product, or adds it before the product does."""
+        also = self._some_id()
+        self._do(
+            f"MERGE INTO {{table}} t USING (SELECT * FROM VALUES ({number}), ({also}) AS v (id)) s ON t.id = s.id"
+            " WHEN MATCHED THEN UPDATE SET day = 'm' WHEN NOT MATCHED THEN INSERT (id, day) VALUES (s.id, 'm')",
+            "merge",
+            id=number,
+            also=also,
+        )
+
+    def _compact(self) -> None:
+        self._do("OPTIMIZE {table}", "compact")
 
     def _restore(self) -> None:
         version = self._some_version()
