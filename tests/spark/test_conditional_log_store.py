@@ -2,8 +2,9 @@
 
 import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Barrier, Thread
+from threading import Barrier
 from typing import Any
 from uuid import uuid4
 
@@ -17,7 +18,7 @@ from spark_jobs.publication.conditional_log_store import check_commits, make_com
 from spark_jobs.publication.delta_jvm import DeltaJvm, java_class_names
 from spark_jobs.storage.table_uris import table_files
 from tests.support.lost_answers import lost_answers
-from tests.support.versitygw import versitygw
+from tests.support.versitygw import versitygw_of
 
 pytestmark = pytest.mark.spark
 
@@ -35,11 +36,8 @@ def table(spark: SparkSession, store: str) -> str:
 
 @pytest.fixture
 def in_versitygw(spark: SparkSession, store: str, tmp_path: Path) -> Iterator[str]:
-    """A table in a bucket of another server of S3. Spark has the settings of the other buckets for it, but not the address."""
-    bucket = uuid4().hex
-    with versitygw(tmp_path, bucket) as place:
-        context: Any = spark.sparkContext._jsc
-        context.hadoopConfiguration().set(f"fs.s3a.bucket.{bucket}.endpoint", os.environ["AWS_ENDPOINT_URL"])
+    """A table in another server of S3."""
+    with versitygw_of(spark, tmp_path) as place:
         uri = f"{place}/table"
         make_commits_conditional(spark, uri)
         yield uri
@@ -91,9 +89,12 @@ def read(uri: str, version: int) -> str:
 
 @pytest.mark.parametrize("rounds", [20, pytest.param(400, marks=pytest.mark.nightly)])
 def test_only_one_of_two_commits_of_a_version_succeeds(spark: SparkSession, any_table: str, rounds: int) -> None:
+    """The winner of a round makes more requests before its next commit. So the race stays close, and both win some rounds."""
     by_spark, files = committer(spark, any_table), table_files(any_table)
-    files.create(f"{DELTA_LOG}/first", b"")  # Delta makes the directory of a log before its first commit
-    winners = set()
+    first = f"{DELTA_LOG}/first"
+    files.create(first, b"")  # Delta makes the directory of a log before its first commit
+    winners: list[str] = []
+    ahead, in_a_row = 0, 0
 
     def by_us(version: int, line: str) -> bool:
         try:
@@ -102,23 +103,27 @@ def test_only_one_of_two_commits_of_a_version_succeeds(spark: SparkSession, any_
             return False
         return True
 
-    for version in range(rounds):
-        begin, won = Barrier(2), dict[str, bool]()
+    together = Barrier(2)
 
-        def race(who: str, commit: Commit, version: int = version, begin: Barrier = begin, won: dict[str, bool] = won) -> None:
-            begin.wait()
-            won[who] = commit(version, who)
+    def try_to_commit(commit: Commit, version: int, who: str, requests_first: int) -> bool:
+        together.wait()
+        for _ in range(requests_first):
+            files.size_bytes(first)
+        return commit(version, who)
 
-        threads = [Thread(target=race, args=each) for each in (("Spark", by_spark), ("we", by_us))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        [winner] = [who for who, has_won in won.items() if has_won]
-        assert read(any_table, version) == winner
-        winners.add(winner)
+    with ThreadPoolExecutor(2) as pool:
+        for version in range(rounds):
+            tries = {
+                "Spark": pool.submit(try_to_commit, by_spark, version, "Spark", ahead),
+                "we": pool.submit(try_to_commit, by_us, version, "we", -ahead),
+            }
+            [winner] = [who for who, tried in tries.items() if tried.result()]
+            assert read(any_table, version) == winner
+            in_a_row = in_a_row + 1 if winners[-1:] == [winner] else 1
+            ahead += in_a_row if winner == "Spark" else -in_a_row
+            winners.append(winner)
     assert by_spark(0, "late") is by_us(0, "late") is False
-    assert winners <= {"Spark", "we"}
+    assert set(winners) == {"Spark", "we"}
 
 
 def test_a_commit_whose_answer_is_lost_has_succeeded_once(spark: SparkSession, table: str) -> None:

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+from uuid import uuid4
 
 from tests.support.object_store import ACCESS_KEY, BUCKET, SECRET_KEY, s3_environment
 from tests.support.servers import first_status, free_port
@@ -35,3 +37,15 @@ def versitygw(root: Path, bucket: str = BUCKET) -> Iterator[str]:
             yield f"s3://{bucket}"
         finally:
             server.terminate()
+
+
+@contextmanager
+def versitygw_of(spark: Any, root: Path) -> Iterator[str]:
+    """Starts a server as :func:`versitygw` does, with a bucket of its own. The session finds the bucket.
+
+    The session has the settings of :func:`tests.support.object_store.object_store_of`, which differ only in the address.
+    """
+    bucket = uuid4().hex
+    with versitygw(root, bucket) as place:
+        spark.sparkContext._jsc.hadoopConfiguration().set(f"fs.s3a.bucket.{bucket}.endpoint", os.environ["AWS_ENDPOINT_URL"])
+        yield place
