@@ -2,10 +2,12 @@
 
 import multiprocessing
 import random
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing.synchronize import Barrier as ProcessBarrier
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from pyspark.sql import SparkSession
@@ -17,7 +19,7 @@ from spark_jobs.publication.publisher import publish
 from spark_jobs.publication.transactions import Publishers
 from spark_jobs.runtime.spark.session import start_session
 from spark_jobs.storage.open import open_files
-from tests.support.crowds import Size, race, rounds
+from tests.support.crowds import DeltaRsWriter, Joins, Size, race, rounds
 from tests.support.publication_schedules import (
     OF_ANOTHER,
     PUBLISHED,
@@ -33,10 +35,11 @@ from tests.support.replaced_commits import assert_found_out_later, assert_made_a
 from tests.support.seeds import seed
 from tests.support.short_jvm import FEW_ROWS
 from tests.support.sink_kinds import Kind, Reference, graves_in
-from tests.support.spark_writers import SparkWriter, assert_clones_are_versions
+from tests.support.spark_writers import MergingSparkWriter, SparkWriter, assert_clones_are_versions
 from tests.support.staged_in_s3 import PipelineInS3
 from tests.support.staged_pipeline import HOURLY, StagedPipeline
 from tests.support.systems import quick
+from tests.support.versitygw import versitygw_of
 
 __all__ = ["seed"]
 
@@ -75,16 +78,39 @@ def test_the_daily_sample_of_cases_has_every_class_of_cases() -> None:
     assert tried == there
 
 
-@pytest.fixture(params=["on a disk", pytest.param("in a store", marks=[pytest.mark.stores, pytest.mark.nightly])])
-def pipeline(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> StagedPipeline:
-    """A pipeline on a disk. At night also one in a store: tests/concurrency/test_foreign_writers.py has it on every change."""
-    if request.param == "on a disk":
+IN_VERSITYGW = pytest.param("versitygw", marks=[pytest.mark.stores, pytest.mark.versitygw, pytest.mark.nightly])
+in_s3 = pytest.mark.parametrize("place", [pytest.param("moto", marks=pytest.mark.stores), IN_VERSITYGW], indirect=True)
+# On every change tests/concurrency/test_foreign_writers.py has these tests in a store.
+everywhere = pytest.mark.parametrize(
+    "place",
+    [pytest.param(None, id="on a disk"), pytest.param("moto", marks=[pytest.mark.stores, pytest.mark.nightly]), IN_VERSITYGW],
+    indirect=True,
+)
+
+
+@pytest.fixture(scope="module")
+def place(
+    request: pytest.FixtureRequest, spark: SparkSession, store: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str | None]:
+    """A place in the server of S3 that the parameter names. None without a server."""
+    if request.param != "versitygw":
+        yield store if request.param else None
+        return
+    with versitygw_of(spark, tmp_path_factory.mktemp("versitygw")) as found:
+        yield found
+
+
+@pytest.fixture
+def pipeline(place: str | None, spark: SparkSession, tmp_path: Path) -> StagedPipeline:
+    """A pipeline in that place, or on a disk."""
+    if place is None:
         return StagedPipeline(quick(tmp_path / "home"), tmp_path)
-    found = PipelineInS3(f"{request.getfixturevalue('store')}/{tmp_path.name}", tmp_path)
+    found = PipelineInS3(f"{place}/{uuid4()}", tmp_path)
     make_commits_conditional(spark, found.files.url)
     return found
 
 
+@everywhere
 @pytest.mark.nightly
 @pytest.mark.parametrize("kind", [Kind.APPEND, Kind.SEQUENCED])
 def test_a_publication_whose_commit_is_replaced_at_once_is_made_again(
@@ -93,6 +119,7 @@ def test_a_publication_whose_commit_is_replaced_at_once_is_made_again(
     assert_made_again_at_once(pipeline, Publisher.SPARK, kind, Publishers(lambda: spark))
 
 
+@everywhere
 @pytest.mark.parametrize("kind", [Kind.APPEND, pytest.param(Kind.SEQUENCED, marks=pytest.mark.nightly)])
 def test_a_publication_whose_commit_is_replaced_later_is_reported(
     pipeline: StagedPipeline, spark: SparkSession, kind: Kind
@@ -100,47 +127,40 @@ def test_a_publication_whose_commit_is_replaced_later_is_reported(
     assert_found_out_later(pipeline, Publisher.SPARK, kind, Publishers(lambda: spark))
 
 
-@pytest.mark.parametrize(
-    ("round_", "kind"),
-    [
-        pytest.param(*round_.values, kind, marks=round_.marks if kind is Kind.SEQUENCED else pytest.mark.nightly)
-        for round_ in rounds(sample=1, at_night=100)
-        for kind in Kind
-    ],
-)
 @pytest.mark.nightly
+@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("round_", range(100))
 def test_several_publishers_among_many_writers_publish_each_checkpoint_once(
     tmp_path: Path, spark: SparkSession, seed: int, kind: Kind, round_: int
 ) -> None:
+    """On every change the race in S3 below would fail."""
     crowd: list[SparkWriter] = []
 
     def writer(table: str, draw: random.Random, name: int) -> SparkWriter:
         crowd.append(SparkWriter(spark, table, draw, name))
         return crowd[-1]
 
-    size = Size() if round_ else Size(checkpoints=2, actions=4)
     pipeline = StagedPipeline(quick(tmp_path / "home"), tmp_path)
-    versions = race(pipeline, f"{seed} {round_}", kind, Publisher.SPARK, Publishers(lambda: spark), [writer] * 2, size)
+    versions = race(pipeline, f"{seed} {round_}", kind, Publisher.SPARK, Publishers(lambda: spark), [writer] * 2)
     assert_clones_are_versions(crowd, spark, versions)
 
 
-@pytest.mark.stores
+@in_s3
 @pytest.mark.parametrize(
     ("round_", "kind"),
     [
         pytest.param(*round_.values, kind, marks=round_.marks if kind is Kind.APPEND else pytest.mark.nightly)
-        for round_ in rounds(sample=1, at_night=50)
+        for round_ in rounds(sample=1, at_night=25)
         for kind in (Kind.APPEND, Kind.SEQUENCED)
     ],
 )
-def test_several_publishers_among_many_writers_publish_each_checkpoint_once_in_s3(
-    tmp_path: Path, store: str, spark: SparkSession, seed: int, kind: Kind, round_: int
+def test_several_publishers_among_writers_with_spark_and_delta_rs_publish_each_checkpoint_once_in_s3(
+    pipeline: StagedPipeline, spark: SparkSession, seed: int, kind: Kind, round_: int
 ) -> None:
-    pipeline = PipelineInS3(f"{store}/{tmp_path.name}", tmp_path)
-    make_commits_conditional(spark, pipeline.files.url)
-    size = Size() if round_ else Size(checkpoints=2, actions=4)
-    writer = partial(SparkWriter, spark)
-    race(pipeline, f"{seed} {round_}", kind, Publisher.SPARK, Publishers(lambda: spark), [writer] * 2, size)
+    size = Size() if round_ else Size(checkpoints=2, actions=3)
+    by_spark: Joins = partial(SparkWriter if round_ else MergingSparkWriter, spark)
+    crowd: list[Joins] = [by_spark, by_spark, DeltaRsWriter]
+    race(pipeline, f"{seed} {round_}", kind, Publisher.SPARK, Publishers(lambda: spark), crowd, size)
 
 
 class Worker:

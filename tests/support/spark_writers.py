@@ -18,7 +18,7 @@ _CONFLICTS = tuple(
     found for found in vars(exceptions).values() if isinstance(found, type) and issubclass(found, PySparkException)
 )
 """Delta's errors of a transaction that conflicts with an earlier one."""
-_LATE = {"DELTA_CANNOT_MODIFY_APPEND_ONLY", "FIELD_ALREADY_EXISTS"}
+_LATE = {"DELTA_CANNOT_MODIFY_APPEND_ONLY", "DELTA_SCHEMA_CHANGE_SINCE_ANALYSIS", "FIELD_ALREADY_EXISTS"}
 """Conditions of the errors of a statement that comes after another writer's change of the table."""
 
 
@@ -96,6 +96,13 @@ class SparkWriter(Writer):
     def _add_column(self) -> None:
         number = len(self._spark.read.format("delta").load(self._table).columns)
         self._do(f"ALTER TABLE {{table}} ADD COLUMNS (note_{number} STRING)", "add a column")
+
+
+class MergingSparkWriter(SparkWriter):
+    """Merges and compacts only, so that a race with few actions has both."""
+
+    def actions(self) -> Sequence[tuple[Callable[[], object], int]]:
+        return [(self._merge, 1), (self._compact, 1)]
 
 
 def assert_clones_are_versions(writers: Sequence[SparkWriter], spark: SparkSession, versions: list[Rows]) -> None:
