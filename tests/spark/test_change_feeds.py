@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs import FEED_DELETES, FEED_SEQUENCE, DeltaSink, Pipeline
 from spark_jobs.protocol.errors import RejectedError
-from tests.spark.conftest import Site
+from tests.spark.conftest import AT_NIGHT, IN_A_STORE, ON_A_DISK, Site
 
 pytestmark = pytest.mark.spark
 
@@ -52,17 +52,17 @@ def _change(site: Site, draw: random.Random) -> None:
 
 
 @pytest.mark.parametrize(
-    ("any_site", "seed"),
+    ("site", "seed"),
     [
-        ("on a disk", 1),
-        *(pytest.param("on a disk", seed, marks=pytest.mark.nightly) for seed in range(2, 30)),
+        (ON_A_DISK, 1),
+        *(pytest.param(ON_A_DISK, seed, marks=pytest.mark.nightly) for seed in range(2, 30)),
         # by day tests/spark/test_sources.py reads a source in a store, and the first case a feed on a disk
-        pytest.param("in a store", 1, marks=[pytest.mark.stores, pytest.mark.nightly]),
+        pytest.param(IN_A_STORE, 1, marks=AT_NIGHT),
     ],
-    indirect=["any_site"],
+    indirect=["site"],
 )
-def test_a_copy_through_the_change_feed_has_the_rows_of_the_original_table(any_site: Site, seed: int) -> None:
-    site, draw = any_site, random.Random(seed)
+def test_a_copy_through_the_change_feed_has_the_rows_of_the_original_table(site: Site, seed: int) -> None:
+    draw = random.Random(seed)
     table = f"delta.`{site.table('original')}`"
     site.spark.sql(
         f"CREATE TABLE {table} (id LONG, name STRING) USING delta TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')"
