@@ -21,13 +21,13 @@ from spark_jobs.protocol.ids import SinkName, StageName
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.open import open_place
 from tests.support import live_store_pipeline, store_pipeline
-from tests.support.azurite import AZURE_JARS
+from tests.support.azurite import AZURE_JARS, KEY
 from tests.support.bounded_pipeline import Changes
 from tests.support.drivers import ROOT, SETTINGS, Drivers, ended
 from tests.support.google_cloud import CONNECTOR, GOOGLE_JARS
 from tests.support.kafka_broker import jars
 from tests.support.killed_drivers import PATIENCE_S, KilledDrivers
-from tests.support.object_store import S3_JARS
+from tests.support.object_store import S3_JARS, SECRET_KEY
 from tests.support.run_site import RunSite
 from tests.support.spark_cluster import Host, SparkCluster, delta_on_this_host, disk_of, spark_cluster
 
@@ -38,6 +38,7 @@ EXECUTORS = {"spark.executor.memory": "512m", "spark.executor.cores": "1"}
 HOSTS = ("first host", "second host", "third host")
 CLIENTS = {"s3": S3_JARS, "abfss": AZURE_JARS, "gs": GOOGLE_JARS}
 """The list of the jars of Spark's client, by scheme."""
+SECRETS = (SECRET_KEY.encode(), KEY.encode())
 ADMIT, WINDOWS = StageName("admit"), SinkName("windows")
 
 
@@ -195,6 +196,11 @@ def test_with_everything_in_a_store_a_lost_disk_costs_the_work_since_the_newest_
     if site.work_root:
         left = work_directories(open_home(site.home, site.work_root).names(WORK))
         assert left == [last.work_directory], "the killed attempt's is deleted"
+    logs = [path.read_bytes() for path in second.glob("cache/spark-jobs/homes/*/logs/*")]
+    home = open_place(site.home)
+    documents = [home.read(path) for path in home.paths() if home.size_bytes(path) is not None]
+    assert logs
+    assert not [data for data in (*logs, *documents, found.stderr.encode()) if any(secret in data for secret in SECRETS)]
 
 
 def has_cut(drivers: KilledDrivers, batch: int) -> bool:
