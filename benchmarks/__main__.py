@@ -34,6 +34,7 @@ from benchmarks import (
     staged_sink,
     state_sizes,
     stops,
+    store_restores,
     upsert,
     waiting,
     watermark_state,
@@ -62,7 +63,19 @@ PARTS = {
             growth,
             waiting,
         ),
-        *(running, independent_stages, freshness, backpressure, failures, state_sizes, rebuilt_channel, stops, in_stores, pages),
+        *(
+            running,
+            independent_stages,
+            freshness,
+            backpressure,
+            failures,
+            state_sizes,
+            rebuilt_channel,
+            stops,
+            in_stores,
+            store_restores,
+            pages,
+        ),
         beside_flink,
     )
 }

@@ -1,4 +1,4 @@
-"""A pipeline with everything in S3: its batches, checkpoints, publications and restores, and the requests that these make."""
+"""A pipeline with everything in S3: its batches, checkpoints and publications, and the requests that these make."""
 
 import json
 import os
@@ -12,12 +12,16 @@ from benchmarks.site import Site
 
 
 def figures(site: Site, *, quick: bool, tell: Tell) -> Iterator[Figure]:
-    """The lives of :mod:`benchmarks.store_lives`, in a process of their own: its Spark has a client of S3 from its start on."""
+    yield from measured("lives", site, quick=quick, tell=tell)
+
+
+def measured(what: str, site: Site, *, quick: bool, tell: Tell) -> Iterator[Figure]:
+    """Figures of :mod:`benchmarks.store_lives`, in a process of its own: its Spark has a client of S3 from its start on."""
     directory = site.new()
     output = directory / "output"
     with output.open("w") as errors:
         child = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.store_lives", str(directory), "quick" if quick else "whole"],
+            [sys.executable, "-m", "benchmarks.store_lives", str(directory), what, "quick" if quick else "whole"],
             env=os.environ | {"XDG_CACHE_HOME": str(directory / "cache")},
             cwd=Path(__file__).parents[1],
             stdout=subprocess.PIPE,

@@ -27,9 +27,9 @@ RESTORE = Kind(
 WAY_BACK = Kind("the way back", "seconds to the first new batch", Better.LESS, "ours", "a plain application, started again")
 _FAILS = "benchmark.fails"
 _FEW = 1_000
-_BATCHES = 10
+BATCHES = 10
 """So many bring the state,"""
-_LATER = 12
+LATER = 12
 """and so many small ones come after them: of a state of some age Spark has a snapshot, and what was changed since is little. It makes one
 every ten batches."""
 
@@ -73,8 +73,8 @@ class Life:
         self.home = self.directory / "home"
         self.arrivals = Arrivals(self.site, self.directory / "arrivals", payload=True)
         self.tell("its input is written")
-        self.arrivals.add(self.rows, _BATCHES)
-        self.arrivals.add(_FEW, _LATER)
+        self.arrivals.add(self.rows, BATCHES)
+        self.arrivals.add(_FEW, LATER)
         self._first_life()
         for way, lost in (("in place", None), ("local copy", "mark"), ("home", "work")):
             self._back(way, lost)
@@ -96,7 +96,7 @@ class Life:
     def _first_life(self) -> None:
         with Live(self.site, self._pipeline(), self.home) as live:
             self.tell("it is built")
-            live.until(lambda: live.has_read("kept", self.arrivals.rows) and _has_snapshots(self.home))
+            live.until(lambda: live.has_read("kept", self.arrivals.rows) and has_snapshots(self.home))
             self.tell("the first checkpoint")
             self.found["full"] = sum(each.duration_s for each in live.checkpoint().steps)
             self.arrivals.add(max(self.rows // 100, 1))
@@ -195,9 +195,9 @@ def kept(arrivals: DataFrame) -> DataFrame:
     return rows.where(F.rand() > 1).select("key", "text")
 
 
-def _has_snapshots(directory: Path) -> bool:
+def has_snapshots(directory: Path) -> bool:
     """Returns whether Spark has made snapshots of both state partitions with the large state."""
-    return len([path for path in directory.rglob("*.zip") if int(path.stem.partition("_")[0]) > _BATCHES]) > 1
+    return len([path for path in directory.rglob("*.zip") if int(path.stem.partition("_")[0]) > BATCHES]) > 1
 
 
 def _commits(checkpoint: Path) -> int:

@@ -1,7 +1,7 @@
-"""``python -m benchmarks.store_lives DIRECTORY quick|whole``: runs a pipeline in S3 and in directories, and prints what it measured.
+"""``python -m benchmarks.store_lives DIRECTORY lives|restores quick|whole``: runs a pipeline in S3 and in directories.
 
-The server is moto, in this process. It counts requests, and may wait before each answer. Batches are timed by the files that Spark's log of
-commits gets, so nothing is asked of the store meanwhile.
+It prints what it measured. The server is moto, and may wait before each answer. For lives it is in this process, and counts requests.
+Batches are timed by the files that Spark's log of commits gets, so nothing is asked of the store meanwhile.
 """
 
 import json
@@ -21,21 +21,23 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import DataFrame, SparkSession
 
-from benchmarks.figures import Better, Figure, Kind
+from benchmarks.figures import Better, Figure, Kind, Tell
 from benchmarks.live import Live, remove
 from benchmarks.site import Site
+from benchmarks.state_sizes import BATCHES, LATER, has_snapshots
 from spark_jobs import CheckpointSettings, DeltaSink, Pipeline
 from spark_jobs.protocol.checkpoint_requests import Wanted
 from spark_jobs.runtime.spark.session import CHECKPOINT_FILES
 from spark_jobs.storage.s3_settings import S3Settings
 from tests.support.kafka_broker import jars
-from tests.support.object_store import S3_JARS, Requests, Served, object_store
+from tests.support.object_store import S3_JARS, Latency, Requests, Served, object_store, object_store_apart
 
 _IN_STORE, _PLAIN = "work directory in S3", "writeStream"
 BATCH = Kind(
     "batches in S3", "seconds a batch with state", Better.LESS, "everything in S3", "writeStream with its checkpoint in S3"
 )
 STORE = Kind("a pipeline in S3", "seconds", Better.LESS, "everything in S3", "everything in directories")
+RESTORE = replace(STORE, name="a restore from S3", measure="seconds from the start to the first new batch")
 REQUESTS = Kind("requests in S3", "requests", Better.LESS, "ours", "writeStream")
 PRICE = Kind(
     "price of requests in S3",
@@ -48,7 +50,7 @@ CHECKPOINT_REQUESTS = Kind(
     "requests of a checkpoint in S3", "requests", Better.LESS, _IN_STORE, "work directory on the driver's disk"
 )
 CHECKPOINT_PRICE = replace(CHECKPOINT_REQUESTS, name="price of a checkpoint's requests in S3", measure=PRICE.measure)
-_LATENCY_S = 0.025
+_LATENCIES = {"without latency": 0.0, "25 ms latency": 0.025}
 _FEW = 1_000
 _WARM = 5
 _IDLE_S = 20.0
@@ -97,8 +99,8 @@ class Measured:
 class Lives:
     """Lives of a pipeline at different places."""
 
-    def __init__(self, site: Site, requests: Requests, *, quick: bool) -> None:
-        self.site, self.requests = site, requests
+    def __init__(self, site: Site, requests: Requests, *, quick: bool, latency: Latency | None = None) -> None:
+        self.site, self.requests, self.latency = site, requests, latency
         self.batches = 10 if quick else 40
         self.state_rows = 10_000 if quick else 1_000_000
 
@@ -145,21 +147,24 @@ class Lives:
 
     def restored(self, place: Place) -> float:
         """Returns the seconds from a start without a work directory to its first batch, with the state of many rows."""
-        parts = 10
+        part, batches = self.state_rows // BATCHES, BATCHES + LATER
         self._lose_the_disk(place)
-        for number in range(parts):
-            deliver(place, number * self.state_rows // parts, self.state_rows // parts, payload=True)
+        for number in range(BATCHES):
+            deliver(place, number * part, part, payload=True)
+        for number in range(LATER):
+            deliver(place, self.state_rows + number * _FEW, _FEW, payload=True)
+        table(place, "arrivals").create_checkpoint()  # as Spark would have made one
         with self._live(place, "text") as live:
-            live.until(lambda: len(self._commits(place)) >= parts)
+            live.until(lambda: len(self._commits(place)) >= batches and has_snapshots(_on_disk(place)))
             live.checkpoint()
         self._lose_the_disk(place)
-        deliver(place, self.state_rows, _FEW, payload=True)
+        deliver(place, self.state_rows + LATER * _FEW, _FEW, payload=True)
         with self._answering(place):
             began_s = time.time()
             with self._live(place, "text") as live:
-                live.until(lambda: self._times(place, rf"/checkpoint/commits/{parts}"))
+                live.until(lambda: self._times(place, rf"/checkpoint/commits/{batches}"))
                 live.ask(Wanted.CHECKPOINT)
-            return self._time_of(place, rf"/checkpoint/commits/{parts}") - began_s
+        return self._time_of(place, rf"/checkpoint/commits/{batches}") - began_s
 
     def _measure_batches(self, place: Place, live: Live | None, found: Measured) -> None:
         until(lambda: len(self._commits(place)) >= self.batches, live)
@@ -196,11 +201,17 @@ class Lives:
     @contextmanager
     def _answering(self, place: Place) -> Iterator[None]:
         """The store waits before each answer while the context is open."""
-        self.requests.latency_s = place.latency_s
+        self._be(place.latency_s)
         try:
             yield
         finally:
-            self.requests.latency_s = 0.0
+            self._be(0.0)
+
+    def _be(self, latency_s: float) -> None:
+        if self.latency is None:
+            self.requests.latency_s = latency_s
+        else:
+            self.latency.be(latency_s)
 
     def _commits(self, place: Place) -> list[float]:
         """Returns the times at which the query has committed its batches."""
@@ -212,8 +223,7 @@ class Lives:
     def _times(self, place: Place, path: str) -> list[float]:
         """Returns the times at which the files of the place whose path ends like this were written, ascending."""
         ending = re.compile(f"{path}$")
-        here = [Path(place.root)] if not place.is_store else [Path(os.environ["XDG_CACHE_HOME"])]
-        found = [each.stat().st_mtime for root in here for each in root.rglob("*") if ending.search(str(each))]
+        found = [each.stat().st_mtime for each in _on_disk(place).rglob("*") if ending.search(str(each))]
         if place.is_store:
             below = f"/{urlsplit(place.root).netloc}{urlsplit(place.root).path}/"
             served = list(self.requests.served)
@@ -224,6 +234,11 @@ class Lives:
 
     def _lose_the_disk(self, place: Place) -> None:
         remove(Path(os.environ["XDG_CACHE_HOME"]) if place.is_store else Path(place.root) / "home" / "work")
+
+
+def _on_disk(place: Place) -> Path:
+    """Returns the directory with everything that a place has on the disk of the driver."""
+    return Path(os.environ["XDG_CACHE_HOME"]) if place.is_store else Path(place.root)
 
 
 def _arrivals(spark: SparkSession, place: Place) -> DataFrame:
@@ -258,17 +273,14 @@ def until(condition: Callable[[], object], live: Live | None) -> None:
         time.sleep(_LOOK_S)
 
 
-def measured(lives: Lives, directory: Path, store: str, tell: Callable[[str], None]) -> Iterator[Figure]:
-    """All figures. Each place has a life of its own, and each latency a plain query."""
+def measured(lives: Lives, directory: Path, store: str, tell: Tell) -> Iterator[Figure]:
+    """The figures of lives. Each place has a life of its own, and each latency a plain query."""
 
     def told(what: str, place: Place) -> Place:
         tell(f"in stores: {what}, {place.name}")
         return place
 
-    places = {
-        name: Place(name, f"{store}/{name.replace(' ', '-')}", latency_s)
-        for name, latency_s in (("without latency", 0.0), ("25 ms latency", _LATENCY_S))
-    }
+    places = {name: Place(name, f"{store}/{name.replace(' ', '-')}", latency_s) for name, latency_s in _LATENCIES.items()}
     lives.ours(told("warming up", Place("in directories", str(directory / "warm"))))
     on_disk = lives.ours(told("a life", Place("in directories", str(directory / "life"))))
     for name, place in places.items():
@@ -293,25 +305,40 @@ def measured(lives: Lives, directory: Path, store: str, tell: Callable[[str], No
         checkpoint = "a checkpoint"
         yield Figure(CHECKPOINT_REQUESTS, checkpoint, [on_cluster.requests[checkpoint]], [ours.requests[checkpoint]])
         yield Figure(CHECKPOINT_PRICE, "a million checkpoints", [on_cluster.price[checkpoint]], [ours.price[checkpoint]])
-    size = "1 GB" if lives.state_rows >= 1_000_000 else "10 MB"
-    on_disk_s = lives.restored(told("a restore", Place("in directories", str(directory / "restored"))))
-    for name, place in places.items():
-        there = Place(name, f"{place.root}-restored", place.latency_s)
-        yield Figure(STORE, f"a start that restores {size}, {name}", [lives.restored(told("a restore", there))], [on_disk_s], 0.5)
 
 
-def main(directory: Path, *, quick: bool) -> None:
-    def say(**what: object) -> None:
-        print(json.dumps(what), flush=True)
-
+def all_lives(directory: Path, tell: Tell, *, quick: bool) -> Iterator[Figure]:
     requests = Requests()
     with object_store(requests=requests) as store:
         site = Site(directory, jars(S3_JARS))
-        lives = Lives(site, requests, quick=quick)
-        for figure in measured(lives, directory, store, lambda what: say(tell=what)):
-            say(figure=figure.to_json())
+        yield from measured(Lives(site, requests, quick=quick), directory, store, tell)
         site.spark.stop()
 
 
+def all_restores(directory: Path, tell: Tell, *, quick: bool) -> Iterator[Figure]:
+    """The figures of restores. The server is a process of its own, so its answers take no time of the driver's Python."""
+    latency = Latency()
+    with object_store_apart(latency) as store:
+        site = Site(directory, jars(S3_JARS))
+        lives = Lives(site, Requests(), quick=quick, latency=latency)
+        size = "10 MB" if quick else "1 GB"
+        tell("a restore in directories")
+        on_disk_s = lives.restored(Place("in directories", str(directory / "restored")))
+        for name, latency_s in _LATENCIES.items():
+            tell(f"a restore from S3, {name}")
+            found_s = lives.restored(Place(name, f"{store}/{name.replace(' ', '-')}", latency_s))
+            yield Figure(RESTORE, f"{size}, {name}", [found_s], [on_disk_s], 0.5)
+        site.spark.stop()
+
+
+def main(directory: Path, what: str, *, quick: bool) -> None:
+    def say(**what: object) -> None:
+        print(json.dumps(what), flush=True)
+
+    figures = {"lives": all_lives, "restores": all_restores}[what]
+    for figure in figures(directory, lambda doing: say(tell=doing), quick=quick):
+        say(figure=figure.to_json())
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), quick=sys.argv[2] == "quick")
+    main(Path(sys.argv[1]), sys.argv[2], quick=sys.argv[3] == "quick")

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock, Thread
-from typing import Any
+from typing import IO, Any
 from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 from uuid import uuid4
@@ -91,11 +91,26 @@ def object_store_of(spark: Any) -> Iterator[str]:
         yield place
 
 
+class Latency:
+    """How long a server in a process of its own waits before each answer."""
+
+    pipe: IO[str] | None = None
+
+    def be(self, latency_s: float) -> None:
+        """Changes it, from now on."""
+        assert self.pipe
+        self.pipe.write(f"{latency_s}\n")
+        self.pipe.flush()
+
+
 @contextmanager
-def object_store_apart() -> Iterator[str]:
+def object_store_apart(latency: Latency | None = None) -> Iterator[str]:
     """Starts a server as :func:`object_store` does, in a process of its own.
 
     Some calls of delta-rs, such as a restore, wait for the store without letting other threads of Python run.
+
+    Args:
+        latency: Gets the server, to change its latency. It begins with none.
     """
     if OTHER_SERVER in os.environ:
         yield f"s3://{BUCKET}/{uuid4()}"
@@ -106,6 +121,8 @@ def object_store_apart() -> Iterator[str]:
         assert server.stdout
         assert server.stdin
         url = server.stdout.readline().strip()
+        if latency is not None:
+            latency.pipe = server.stdin
         with server.stdin, s3_environment(url):
             urlopen(Request(f"{url}/{BUCKET}", method="PUT"), timeout=30).close()
             yield f"s3://{BUCKET}"
@@ -148,11 +165,13 @@ def object_store_of_two_owners(own: str, others: str, missing: str, *, actions: 
 
 
 def serve() -> None:
-    """Serves until standard input ends. The first line of standard output is the server's URL."""
-    with _server(Lock(), Requests()) as url:
+    """Serves until standard input ends, whose lines are latencies. The first line of standard output is the server's URL."""
+    requests = Requests()
+    with _server(Lock(), requests) as url:
         sys.stdout.write(f"{url}\n")
         sys.stdout.flush()
-        sys.stdin.read()
+        for line in sys.stdin:
+            requests.latency_s = float(line)
 
 
 @contextmanager
