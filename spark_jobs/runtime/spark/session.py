@@ -139,7 +139,8 @@ def start_session(
     from delta import configure_spark_with_delta_pip
 
     master = conf.get("spark.master", os.environ.get("MASTER", "local[*]"))
-    if _local_cores(master) is not None:
+    is_local = _local_cores(master) is not None
+    if is_local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # executors on other hosts could not reach this address
     settings = (
         _DEFAULTS
@@ -163,7 +164,7 @@ def start_session(
     builder = SparkSession.Builder()
     for key, value in (settings | dict(REQUIRED_SETTINGS) | _PATHS_OF_THIS_HOST).items():
         builder = builder.config(key, value)
-    quickly = for_a_short_run and _local_cores(master) is not None
+    quickly = for_a_short_run and is_local
     try:
         with ended_unless_started(), using(archive_path(java)), added(SHORT_RUN if quickly else ""):
             if known is None and without_delta:
@@ -171,7 +172,7 @@ def start_session(
             elif wanted:
                 builder = builder.config(PACKAGES, ",".join(wanted))
             session = _with_s3(_started(builder))
-            if _local_cores(master) is not None:
+            if is_local:
                 context: Any = session.sparkContext._jsc
                 remove_service_defaults(session, context.hadoopConfiguration())
     except Exception as error:  # Spark reports a failed start with any exception
