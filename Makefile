@@ -67,6 +67,7 @@ nightly: warm ## Run every test there is, with more examples; hours
 	SPARK_TESTS_COMPILE=1 $(PYTHON) -m pytest -m "not matrix$(if $(CHROMIUM),, and not browser)$(if $(NPM),, and not azure)$(if $(GO),, and not versitygw)$(if $(GOOGLE),, and not google)" --hypothesis-profile=nightly --randomly-seed=default
 
 bench: warm ## Measure, and compare with Spark and Delta alone; QUICK=1: eight minutes
+	@scripts/setup.sh servers
 	$(PYTHON) -m benchmarks $(if $(QUICK),--quick)
 
 screenshots: setup ## Take the screenshots of docs again

@@ -1,7 +1,8 @@
 """``python -m benchmarks.store_lives DIRECTORY lives|restores quick|whole``: runs a pipeline in S3 and in directories.
 
-It prints what it measured. The server is moto, and may wait before each answer. For lives it is in this process, and counts requests.
-Batches are timed by the files that Spark's log of commits gets, so nothing is asked of the store meanwhile.
+It prints what it measured. For lives the server is moto in this process, which counts requests. For restores it is versitygw, because moto
+reads a whole object for each part of it that is asked for. Batches are timed by the files that Spark's log of commits gets, so nothing is
+asked of the store meanwhile.
 """
 
 import json
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -24,13 +26,15 @@ from pyspark.sql import DataFrame, SparkSession
 from benchmarks.figures import Better, Figure, Kind, Tell
 from benchmarks.live import Live, remove
 from benchmarks.site import Site
+from benchmarks.slow_line import slow_line
 from benchmarks.state_sizes import BATCHES, LATER, has_snapshots
 from spark_jobs import CheckpointSettings, DeltaSink, Pipeline
 from spark_jobs.protocol.checkpoint_requests import Wanted
 from spark_jobs.runtime.spark.session import CHECKPOINT_FILES
 from spark_jobs.storage.s3_settings import S3Settings
 from tests.support.kafka_broker import jars
-from tests.support.object_store import S3_JARS, Latency, Requests, Served, object_store, object_store_apart
+from tests.support.object_store import S3_JARS, Requests, Served, object_store, s3_environment
+from tests.support.versitygw import versitygw
 
 _IN_STORE, _PLAIN = "work directory in S3", "writeStream"
 BATCH = Kind(
@@ -53,6 +57,7 @@ CHECKPOINT_PRICE = replace(CHECKPOINT_REQUESTS, name="price of a checkpoint's re
 _LATENCIES = {"without latency": 0.0, "25 ms latency": 0.025}
 _FEW = 1_000
 _WARM = 5
+_STARTS = 3
 _IDLE_S = 20.0
 _LOOK_S = 0.05
 _PATIENCE_S = 1_800.0
@@ -97,10 +102,17 @@ class Measured:
 
 
 class Lives:
-    """Lives of a pipeline at different places."""
+    """Lives of a pipeline at different places.
 
-    def __init__(self, site: Site, requests: Requests, *, quick: bool, latency: Latency | None = None) -> None:
-        self.site, self.requests, self.latency = site, requests, latency
+    Args:
+        site: Where they run.
+        requests: Gets the requests to the store, if they are counted.
+        wait: Sets the time in seconds before each answer of the store.
+        quick: True makes few batches, and little state.
+    """
+
+    def __init__(self, site: Site, requests: Requests, wait: Callable[[float], None], *, quick: bool) -> None:
+        self.site, self.requests, self.wait = site, requests, wait
         self.batches = 10 if quick else 40
         self.state_rows = 10_000 if quick else 1_000_000
 
@@ -145,8 +157,8 @@ class Lives:
                 running.stop()
         return found
 
-    def restored(self, place: Place) -> float:
-        """Returns the seconds from a start without a work directory to its first batch, with the state of many rows."""
+    def restored(self, place: Place) -> list[float]:
+        """Returns the seconds from a start without a work directory to its first batch, with the state of many rows, of several starts."""
         part, batches = self.state_rows // BATCHES, BATCHES + LATER
         self._lose_the_disk(place)
         for number in range(BATCHES):
@@ -157,14 +169,18 @@ class Lives:
         with self._live(place, "text") as live:
             live.until(lambda: len(self._commits(place)) >= batches and has_snapshots(_on_disk(place)))
             live.checkpoint()
+        return [self._start(place, batch) for batch in range(batches, batches + _STARTS)]
+
+    def _start(self, place: Place, batch: int) -> float:
+        """Returns the seconds from a start without a work directory to the end of its first batch, which has this number."""
         self._lose_the_disk(place)
-        deliver(place, self.state_rows + LATER * _FEW, _FEW, payload=True)
+        deliver(place, self.state_rows + batch * _FEW, _FEW, payload=True)
         with self._answering(place):
             began_s = time.time()
             with self._live(place, "text") as live:
-                live.until(lambda: self._times(place, rf"/checkpoint/commits/{batches}"))
+                live.until(lambda: self._times(place, rf"/checkpoint/commits/{batch}"))
                 live.ask(Wanted.CHECKPOINT)
-        return self._time_of(place, rf"/checkpoint/commits/{batches}") - began_s
+        return self._time_of(place, rf"/checkpoint/commits/{batch}") - began_s
 
     def _measure_batches(self, place: Place, live: Live | None, found: Measured) -> None:
         until(lambda: len(self._commits(place)) >= self.batches, live)
@@ -201,17 +217,11 @@ class Lives:
     @contextmanager
     def _answering(self, place: Place) -> Iterator[None]:
         """The store waits before each answer while the context is open."""
-        self._be(place.latency_s)
+        self.wait(place.latency_s)
         try:
             yield
         finally:
-            self._be(0.0)
-
-    def _be(self, latency_s: float) -> None:
-        if self.latency is None:
-            self.requests.latency_s = latency_s
-        else:
-            self.latency.be(latency_s)
+            self.wait(0.0)
 
     def _commits(self, place: Place) -> list[float]:
         """Returns the times at which the query has committed its batches."""
@@ -311,23 +321,27 @@ def all_lives(directory: Path, tell: Tell, *, quick: bool) -> Iterator[Figure]:
     requests = Requests()
     with object_store(requests=requests) as store:
         site = Site(directory, jars(S3_JARS))
-        yield from measured(Lives(site, requests, quick=quick), directory, store, tell)
+        lives = Lives(site, requests, partial(setattr, requests, "latency_s"), quick=quick)
+        yield from measured(lives, directory, store, tell)
         site.spark.stop()
 
 
 def all_restores(directory: Path, tell: Tell, *, quick: bool) -> Iterator[Figure]:
-    """The figures of restores. The server is a process of its own, so its answers take no time of the driver's Python."""
-    latency = Latency()
-    with object_store_apart(latency) as store:
+    with (
+        versitygw(directory / "store") as store,
+        slow_line(urlsplit(os.environ["AWS_ENDPOINT_URL"]).port or 0) as (port, wait),
+        s3_environment(f"http://127.0.0.1:{port}"),
+    ):
         site = Site(directory, jars(S3_JARS))
-        lives = Lives(site, Requests(), quick=quick, latency=latency)
-        size = "10 MB" if quick else "1 GB"
+        lives, small = (Lives(site, Requests(), wait, quick=is_quick) for is_quick in (quick, True))
+        tell("in stores: warming up")
+        small.restored(Place("warm", f"{store}/warm"))
         tell("a restore in directories")
         on_disk_s = lives.restored(Place("in directories", str(directory / "restored")))
         for name, latency_s in _LATENCIES.items():
             tell(f"a restore from S3, {name}")
             found_s = lives.restored(Place(name, f"{store}/{name.replace(' ', '-')}", latency_s))
-            yield Figure(RESTORE, f"{size}, {name}", [found_s], [on_disk_s], 0.5)
+            yield Figure(RESTORE, f"{'10 MB' if quick else '1 GB'}, {name}", found_s, on_disk_s, 0.5)
         site.spark.stop()
 
 

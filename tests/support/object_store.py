@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock, Thread
-from typing import IO, Any
+from typing import Any
 from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 from uuid import uuid4
@@ -91,26 +91,11 @@ def object_store_of(spark: Any) -> Iterator[str]:
         yield place
 
 
-class Latency:
-    """How long a server in a process of its own waits before each answer."""
-
-    pipe: IO[str] | None = None
-
-    def be(self, latency_s: float) -> None:
-        """Changes it, from now on."""
-        assert self.pipe
-        self.pipe.write(f"{latency_s}\n")
-        self.pipe.flush()
-
-
 @contextmanager
-def object_store_apart(latency: Latency | None = None) -> Iterator[str]:
+def object_store_apart() -> Iterator[str]:
     """Starts a server as :func:`object_store` does, in a process of its own.
 
     Some calls of delta-rs, such as a restore, wait for the store without letting other threads of Python run.
-
-    Args:
-        latency: Gets the server, to change its latency. It begins with none.
     """
     if OTHER_SERVER in os.environ:
         yield f"s3://{BUCKET}/{uuid4()}"
@@ -121,15 +106,15 @@ def object_store_apart(latency: Latency | None = None) -> Iterator[str]:
         assert server.stdout
         assert server.stdin
         url = server.stdout.readline().strip()
-        if latency is not None:
-            latency.pipe = server.stdin
         with server.stdin, s3_environment(url):
             urlopen(Request(f"{url}/{BUCKET}", method="PUT"), timeout=30).close()
             yield f"s3://{BUCKET}"
 
 
 @contextmanager
-def object_store_of_two_owners(own: str, others: str, missing: str, *, actions: Sequence[str] = ("s3:*",)) -> Iterator[None]:
+def object_store_of_two_owners(
+    own: str, others: str, missing: str, *, actions: Sequence[str] = ("s3:*",), below: str = ""
+) -> Iterator[None]:
     """Starts a server as :func:`object_store_apart` does, with two buckets, and with a user whose policy allows only the first.
 
     The environment has the user's keys. The server checks the signature and the policy of every request.
@@ -139,6 +124,7 @@ def object_store_of_two_owners(own: str, others: str, missing: str, *, actions: 
         others: The bucket that the user may not use.
         missing: The name of a bucket that the user may use, but that does not exist.
         actions: What the policy allows the user to do in the first and the last bucket.
+        below: The prefix of the objects that the policy allows.
     """
     with object_store_apart(), pytest.MonkeyPatch.context() as patch:
         url = os.environ["AWS_ENDPOINT_URL"]
@@ -150,7 +136,7 @@ def object_store_of_two_owners(own: str, others: str, missing: str, *, actions: 
             with urlopen(request, timeout=30) as answer:
                 return str(answer.read().decode())
 
-        allowed = [f"arn:aws:s3:::{bucket}{keys}" for bucket in (own, missing) for keys in ("", "/*")]
+        allowed = [f"arn:aws:s3:::{bucket}{keys}" for bucket in (own, missing) for keys in ("", f"/{below}*")]
         policy = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": list(actions), "Resource": allowed}]}
         ask(Action="CreateUser", UserName="driver")
         ask(Action="PutUserPolicy", UserName="driver", PolicyName="own", PolicyDocument=json.dumps(policy))
@@ -165,13 +151,11 @@ def object_store_of_two_owners(own: str, others: str, missing: str, *, actions: 
 
 
 def serve() -> None:
-    """Serves until standard input ends, whose lines are latencies. The first line of standard output is the server's URL."""
-    requests = Requests()
-    with _server(Lock(), requests) as url:
+    """Serves until standard input ends. The first line of standard output is the server's URL."""
+    with _server(Lock(), Requests()) as url:
         sys.stdout.write(f"{url}\n")
         sys.stdout.flush()
-        for line in sys.stdin:
-            requests.latency_s = float(line)
+        sys.stdin.read()
 
 
 @contextmanager

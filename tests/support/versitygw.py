@@ -12,7 +12,7 @@ from uuid import uuid4
 from tests.support.object_store import ACCESS_KEY, BUCKET, SECRET_KEY, s3_environment
 from tests.support.servers import first_status, free_port
 
-_PROGRAM = Path(sys.prefix) / "versitygw" / "versitygw"
+PROGRAM = Path(sys.prefix) / "versitygw" / "versitygw"
 _STARTS_S = 30.0
 
 
@@ -26,7 +26,7 @@ def versitygw(root: Path, bucket: str = BUCKET) -> Iterator[str]:
     """
     (root / bucket).mkdir(parents=True)
     port = free_port()
-    command = [str(_PROGRAM), "--port", f"127.0.0.1:{port}", "--quiet", "posix", str(root)]
+    command = [str(PROGRAM), "--port", f"127.0.0.1:{port}", "--quiet", "posix", str(root)]
     keys = {"ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": SECRET_KEY}
     with (
         subprocess.Popen(command, env=os.environ | keys, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server,
