@@ -12,7 +12,9 @@ Invariants:
 """
 
 import logging
+from functools import partial
 
+from spark_jobs.background import run_all
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.losses import LossLedger
@@ -55,7 +57,8 @@ def forget_old_starts(files: Files, live: AttemptDocument) -> None:
     Raises:
         StorageError: Not everything was deleted. Repeat.
     """
-    names = {directory: files.names(directory) for directory in (REQUESTS, RUNS, ATTEMPTS, RESPONSES)}
+    directories = (REQUESTS, RUNS, ATTEMPTS, RESPONSES)
+    names = dict(zip(directories, run_all([partial(files.names, directory) for directory in directories]), strict=True))
     numbered = [*map(start_of_request, names[REQUESTS] + names[RESPONSES]), *map(attempt_of, names[ATTEMPTS] + names[RUNS])]
     last = live.attempt - STARTS_KEPT
     for number in sorted({number for number in numbered if number is not None and number <= last}):

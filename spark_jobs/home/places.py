@@ -22,13 +22,15 @@ Invariants:
 import logging
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
-from itertools import chain
+from functools import partial
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import NamedTuple
 
+from spark_jobs.background import run_all
 from spark_jobs.home.layout import (
     ANSWERED,
     ANSWERS,
@@ -203,7 +205,7 @@ def check_place(kind: Kind, place: Files, names: Iterable[str], others: Iterable
     own = thing(kind, place)
     at = [own._replace(what=each) for each in sorted(kinds_of(names) - {kind})]
     check_apart(own, [*at, *others])
-    check_apart(own, _above(place, up_to))
+    check_apart(own, *_above([place], up_to))
 
 
 def check_home(home: Files, others: Collection[Thing] = (), *, begins: bool) -> None:
@@ -247,19 +249,17 @@ def check_places(home: Files | None, tables: Mapping[SinkName, str], *, begins: 
         RejectedError: Two places overlap.
         StorageError: The storage does not answer.
     """
-    others = []
-    for sink, uri in tables.items():
-        place = table_files(uri)
-        own = thing(f"table of sink '{sink}',", place)
-        at = kinds_of(_markers(place)) - {Kind.TABLE}
-        check_apart(own, [own._replace(what=each) for each in sorted(at)])
-        check_apart(own, _above(place))
-        others.append(own)
+    places = [table_files(uri) for uri in tables.values()]
+    others = [thing(f"table of sink '{sink}',", place) for sink, place in zip(tables, places, strict=True)]
+    at = _kinds_in([_directory(place) for place in places], _has_marker)
+    for own, kinds, above in zip(others, at, _above(places), strict=True):
+        check_apart(own, [own._replace(what=each) for each in sorted(kinds - {Kind.TABLE})])
+        check_apart(own, above)
     if home is None:
         return
     caches = _caches(home)
-    for own in caches:
-        check_apart(own, [*others, *_above(open_place(own.url))])
+    for own, above in zip(caches, _above([open_place(own.url) for own in caches]), strict=True):
+        check_apart(own, [*others, *above])
     check_home(home, [*others, *caches], begins=begins)
 
 
@@ -346,37 +346,52 @@ def check_deletable(kind: Kind, place: Files, names: Collection[str], parts: Col
         )
 
 
-def _above(place: Files, up_to: str | None = None) -> Iterator[Thing]:
-    """Yields the things in the parent directories of a place, nearest first. A directory that we may not read counts as empty."""
+def _above(places: Sequence[Files], up_to: str | None = None) -> list[list[Thing]]:
+    """Returns the things in the parent directories of each place, nearest first. A directory that we may not read counts as empty.
+
+    Looks at all directories at the same time, and once at those above several places.
+    """
+    parents = [_parents(place, up_to) for place in places]
+    directories = dict(chain.from_iterable(each.items() for each in parents))
+    kinds = dict(zip(directories, _kinds_in(directories.values(), _seems_to_have_marker), strict=True))
+    return [[Thing(kind, url, url) for url in each for kind in sorted(kinds[url])] for each in parents]
+
+
+def _parents(place: Files, up_to: str | None) -> dict[str, Files | Path]:
+    """Returns the parent directories of a place by their URLs, nearest first, up to one that is left out."""
     here = place.local()
+    found: dict[str, Files | Path] = {}
     if here is not None:
-        for directory in Path(os.path.realpath(here)).parents:
-            url = f"file://{directory}"
-            if url == up_to:
-                return
-            yield from (Thing(kind, url, url) for kind in sorted(kinds_of(_markers_here(directory))))
-        return
-    found = _STORE_URL.fullmatch(place.url)
-    parts = found[2].split("/") if found else []
-    for count in reversed(range(len(parts))):
-        url = "/".join([found[1] if found else "", *parts[:count]])
-        if url == up_to:
-            return
-        with suppress(AccessDeniedError, InvalidParameterError):  # the root of HDFS is no directory that can be opened
-            yield from (Thing(kind, url, url) for kind in sorted(kinds_of(open_place(url).names(""))))
+        found.update((f"file://{directory}", directory) for directory in Path(os.path.realpath(here)).parents)
+    elif in_store := _STORE_URL.fullmatch(place.url):
+        parts = in_store[2].split("/")
+        for count in reversed(range(len(parts))):
+            url = "/".join([in_store[1], *parts[:count]])
+            with suppress(InvalidParameterError):  # the root of HDFS is no directory that can be opened
+                found[url] = open_place(url)
+    return dict(takewhile(lambda each: each[0] != up_to, found.items()))
 
 
-def _markers(place: Files) -> list[str]:
-    """Returns the markers at a place without listing it: it may be large, or we may only be allowed to pass through it."""
-    here = place.local()
-    if here is not None:
-        return _markers_here(here)
-    return [
-        name
-        for name, kind in MARKERS.items()
-        if (place.names(name) if kind is Kind.TABLE else place.size_bytes(name) is not None)
-    ]
+def _directory(place: Files) -> Files | Path:
+    return place.local() or place
 
 
-def _markers_here(directory: Path) -> list[str]:
-    return [name for name in MARKERS if os.path.lexists(directory / name)]
+def _kinds_in(directories: Collection[Files | Path], has_marker: Callable[[Files | Path, str], bool]) -> list[set[Kind]]:
+    """Returns the kinds of each directory without listing it: it may be large, or we may only be allowed to pass through it."""
+    marked = iter(run_all([partial(has_marker, directory, name) for directory in directories for name in MARKERS]))
+    return [kinds_of(name for name, is_marked in zip(MARKERS, marked, strict=False) if is_marked) for _ in directories]
+
+
+def _has_marker(directory: Files | Path, name: str) -> bool:
+    if isinstance(directory, Path):
+        return os.path.lexists(directory / name)
+    if MARKERS[name] is Kind.TABLE:
+        return bool(directory.names(name))
+    return directory.size_bytes(name) is not None
+
+
+def _seems_to_have_marker(directory: Files | Path, name: str) -> bool:
+    try:
+        return _has_marker(directory, name)
+    except AccessDeniedError:
+        return False

@@ -19,6 +19,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
+from weakref import WeakValueDictionary
 
 import obstore
 from obstore.exceptions import AlreadyExistsError as ObjectExistsError
@@ -40,6 +41,7 @@ from spark_jobs.storage.paths import UNFINISHED, parts_below
 
 if TYPE_CHECKING:
     from obstore import Bytes, GetOptions, ObjectMeta
+    from obstore.store import ObjectStore
 
 _CHUNK_BYTES = 1 << 20
 _PART_BYTES = 8 << 20
@@ -51,6 +53,8 @@ _EMPTY = "InvalidRange"
 _UNNAMEABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 _UNNAMEABLE_IN_AZURE = re.compile(r"[\\\x00-\x1f\x7f\ud800-\udfff]")
 """Azure takes a backslash for a slash."""
+_checked: "WeakValueDictionary[int, ObjectStore]" = WeakValueDictionary()
+"""The clients, by their ``id``, of stores that have refused a second object under one name."""
 T = TypeVar("T")
 
 
@@ -76,7 +80,6 @@ class ObjectStoreFiles:
         self._has_directories = root.startswith("abfss:")
         self._retry_timeout = timedelta(seconds=retry_timeout_s)
         self._store = open_client(root, self._retry_timeout)
-        self._has_conditional_writes = False
         self._copied: set[str] = set()
         """The keys of copies that the store has answered, so that they are durable. :meth:`sync` need not check them."""
 
@@ -312,7 +315,7 @@ class ObjectStoreFiles:
 
     def _check_conditional_writes(self) -> None:
         """Refuses a store that accepts a second object under one name. Its own test objects are invisible, and it deletes them."""
-        if self._has_conditional_writes:
+        if id(self._store) in _checked:
             return
         probe = self._below_prefix(f".{uuid4().hex}.tmp")
         try:
@@ -320,10 +323,10 @@ class ObjectStoreFiles:
             try:
                 obstore.put(self._store, probe, b"second", mode="create", use_multipart=False)
             except ObjectExistsError:
-                self._has_conditional_writes = True
+                _checked[id(self._store)] = self._store
         finally:
             obstore.delete(self._store, [probe])
-        if not self._has_conditional_writes:
+        if id(self._store) not in _checked:
             raise MissingRequirementError(
                 f"{self._url} does not keep the first of two objects created under one name.",
                 safe="Nothing was left there.",

@@ -41,6 +41,8 @@ from spark_jobs.storage.files import Files, by_directory
 _LOG = logging.getLogger(__name__)
 _BEGUN = "restoring.json"
 _WHOLE = "restored.json"
+_LARGE_BYTES = 1 << 20
+"""Size of a file that is made durable alone. Smaller files are made durable together, with one sync of their directories."""
 
 
 @dataclass(frozen=True)
@@ -263,8 +265,16 @@ def _read(work: Files, name: str) -> bytes | None:
 
 def _place_all(copies: StateCopies, local: Sequence[Files], found: Sequence[StateFile]) -> Restored:
     files = in_reading_order(found)
-    is_local = dict(zip(files, run_all([partial(copies.place, file, local) for file in files]), strict=True))
-    run_all([partial(copies.work.sync, *paths) for paths in by_directory(copies.at(file.path) for file in files)])
+
+    def place(file: StateFile) -> bool:
+        is_local = copies.place(file, local)
+        if file.size_bytes >= _LARGE_BYTES:  # the disk writes it while other files are copied
+            copies.work.sync(copies.at(file.path))
+        return is_local
+
+    is_local = dict(zip(files, run_all([partial(place, file) for file in files]), strict=True))
+    small = (copies.at(file.path) for file in files if file.size_bytes < _LARGE_BYTES)
+    run_all([partial(copies.work.sync, *paths) for paths in by_directory(small)])
     return Restored(
         local_files=sum(is_local.values()),
         local_bytes=sum(file.size_bytes for file, here in is_local.items() if here),

@@ -5,10 +5,12 @@ commits of this runtime, of delta-rs, and of Spark with :mod:`spark_jobs.publica
 """
 
 from collections.abc import Mapping
+from functools import partial
 from urllib.parse import urlsplit
 
 from pyspark.sql import SparkSession
 
+from spark_jobs.background import run_all
 from spark_jobs.home.layout import CHANNELS
 from spark_jobs.protocol.ids import SinkName
 from spark_jobs.publication.conditional_log_store import check_commits, make_commits_conditional
@@ -38,12 +40,17 @@ def check_stores(spark: SparkSession, home: Files, places: Mapping[SinkName, Tab
 def check_conditional_writes(spark: SparkSession, places: Mapping[SinkName, TablePlace]) -> None:
     """Refuses stores that accept a second create of one name, by this runtime or by Spark. Leaves nothing behind.
 
+    All checks run at the same time, because each consists of many requests.
+
     Raises:
         MissingRequirementError: A store accepts it.
         StorageError: A store does not answer, or we may not write there.
     """
     in_stores = [place.uri for place in places.values() if is_in_store(place.uri)]
-    for uri in in_stores:
-        check_create_if_absent(table_files(uri))
-    for uri in {urlsplit(uri).netloc: uri for uri in in_stores}.values():  # one of each bucket
-        check_commits(spark, uri)
+    one_of_each_bucket = {urlsplit(uri).netloc: uri for uri in in_stores}.values()
+    run_all(
+        [
+            *(partial(check_create_if_absent, table_files(uri)) for uri in in_stores),
+            *(partial(check_commits, spark, uri) for uri in one_of_each_bucket),
+        ]
+    )

@@ -1,5 +1,6 @@
 """The kind of a place is known by its markers. Some kinds may not be at the same place, or one inside the other."""
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from spark_jobs.storage.files import Files
 from spark_jobs.storage.local import LocalFiles
 from spark_jobs.storage.open import open_place
 from tests.support.memory_files import MemoryFiles
-from tests.support.object_store import object_store
+from tests.support.object_store import BUCKET, Requests, object_store, object_store_of_two_owners
 
 MARKS = {
     "pipeline.json": "home",
@@ -21,7 +22,7 @@ MARKS = {
     "_delta_log/0.json": "table",
 }
 marks = pytest.mark.parametrize(("marker", "what"), MARKS.items())
-HOURLY = SinkName("hourly")
+HOURLY, DAILY = SinkName("hourly"), SinkName("daily")
 
 
 def begins(home: Files) -> None:
@@ -127,6 +128,25 @@ class TestTheTableOfASink:
         LocalFiles(tmp_path / "theirs").create(marker, b"")
         with pytest.raises(RejectedError, match=rf"The table of sink 'hourly', \S+ is inside the {what} \S+/theirs\."):
             check_places(None, {HOURLY: (tmp_path / "theirs/state/x").as_uri()}, begins=False)
+
+    @marks
+    def test_is_refused_inside_a_home_savepoint_or_table_in_a_store(self, marker: str, what: str) -> None:
+        with object_store() as url:
+            open_place(f"{url}/theirs").create(marker, b"")
+            with pytest.raises(RejectedError, match=rf"The table of sink 'hourly', \S+ is inside the {what} {url}/theirs\."):
+                check_places(None, {DAILY: f"{url}/apart", HOURLY: f"{url}/theirs/state/x"}, begins=False)
+
+    def test_may_be_below_a_place_of_which_we_may_read_no_object(self) -> None:
+        with object_store_of_two_owners("lake", "others", "missing", below="team/"):
+            check_places(None, {HOURLY: "s3://lake/team/tables/x"}, begins=False)
+
+    def test_is_looked_at_in_a_store_without_listing_what_is_beside_it(self) -> None:
+        requests = Requests()
+        with object_store(requests=requests) as url:
+            check_places(None, {HOURLY: f"{url}/lake/hourly", DAILY: f"{url}/lake/daily"}, begins=False)
+        assert Counter(each.method for each in requests.served[-16:]) == {"HEAD": 12, "LIST": 4}
+        looked_at = {each.path.rpartition("/")[0] for each in requests.served[-16:] if each.method == "HEAD"}
+        assert looked_at == {f"/{BUCKET}{place}" for place in ("", "/lake", "/lake/hourly", "/lake/daily")}
 
     @marks
     def test_may_not_be_at_the_place_of_a_home_or_savepoint(self, tmp_path: Path, marker: str, what: str) -> None:

@@ -393,6 +393,15 @@ def test_a_forked_process_gets_an_error_and_does_not_wait_for_ever(store: _Store
         forked.join()
 
 
+def test_a_store_is_checked_for_conditional_writes_once_in_a_process() -> None:
+    requests = Requests()
+    with object_store(requests=requests) as url:
+        for path in ("a", "b"):
+            for files in (open_place(f"{url}/home"), open_place(f"{url}/tables")):
+                files.create(path, b"")
+    assert sum(each.path.endswith(".tmp") for each in requests.served) == 2
+
+
 def test_a_small_copy_takes_one_read_and_one_write() -> None:
     requests = Requests()
     with object_store(requests=requests) as url:
