@@ -50,6 +50,7 @@ from spark_jobs.publication.features import candidates, merge_obstacles, obstacl
 from spark_jobs.publication.fitting import shape
 from spark_jobs.publication.table_log import TableLog, TableState
 from spark_jobs.storage.object_store_settings import is_in_object_store, store_of
+from spark_jobs.storage.store_settings import ObjectStoreSettings
 from spark_jobs.storage.table_uris import table_files, uri_of
 
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
@@ -434,9 +435,14 @@ def open_table(uri: str, version: int | None = None) -> OpenTable:
     return OpenTable(uri, log, log.newest() if version is None else log.at(version))
 
 
-@lru_cache(maxsize=_LOGS_KEPT)
 def log_of(uri: str) -> TableLog:
-    """Returns the log of a table: one object per process, which caches what it has read."""
+    """Returns the log of a table: one object per process, which caches what it has read. Newer settings of its store give a new one."""
+    return cached_log(uri, store_of(uri) if is_in_object_store(uri) else None)
+
+
+@lru_cache(maxsize=_LOGS_KEPT)
+def cached_log(uri: str, store: ObjectStoreSettings | None) -> TableLog:
+    """Returns the log of a table in a store with these settings; None if it is in no object store."""
     return TableLog(table_files(uri).below(DELTA_LOG), uri)
 
 

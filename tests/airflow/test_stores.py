@@ -5,6 +5,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 from unittest.mock import Mock
@@ -17,13 +18,16 @@ from deltalake import write_deltalake
 from airflow_provider.drivers.local_driver import start_local_driver
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.operators.publish_checkpoint import PublishCheckpointOperator
+from airflow_provider.operators.savepoint import StopWithSavepointOperator, TriggerSavepointOperator
 from airflow_provider.stores import read_store, use_store_from_afar
 from airflow_provider.triggers.home import HomeTrigger
 from airflow_provider.triggers.publication import PublicationTrigger
 from airflow_provider.version_compat import AirflowNotFoundException
 from airflow_provider.waits.pipeline_states import StateWait
 from airflow_provider.waits.public_checkpoints import _newest_commit
-from spark_jobs.protocol.documents import Publish
+from spark_jobs.checkpoint.savepoint import verify
+from spark_jobs.control.liveness import driver_at_work
+from spark_jobs.protocol.documents import Publish, RunState
 from spark_jobs.protocol.errors import InvalidParameterError, MissingRequirementError
 from spark_jobs.publication.delta_rs import open_table
 from spark_jobs.storage import object_store_settings
@@ -32,8 +36,11 @@ from spark_jobs.storage.google_settings import GoogleSettings
 from spark_jobs.storage.open import open_place
 from spark_jobs.storage.s3_settings import S3Credentials, S3Settings
 from spark_jobs.storage.store_settings import ObjectStoreSettings
-from tests.airflow.flights import context
+from tests.airflow.deferral import carry_out
+from tests.airflow.flights import context, once
+from tests.support.answering_driver import LIVE, Driver
 from tests.support.azurite import KEY, azurite
+from tests.support.command_line import UsedHome
 from tests.support.home_event_triggers import QUICK, events_of
 from tests.support.object_store import object_store, object_store_of_two_owners
 from tests.support.staged_in_s3 import PipelineInS3
@@ -273,6 +280,57 @@ def test_a_worker_and_a_triggerer_with_only_the_connection_publish_and_see_the_p
     (event,) = events_of(PublicationTrigger(home="orders", conn_id="flights", **QUICK), lambda: None)
     assert (event["checkpoint"], event["tables"]) == (1, {"hourly": {"table": table, "version": 1}})
     assert pipeline.commits(HOURLY) == [1]
+
+
+def test_a_process_reads_a_table_with_the_newest_settings_of_its_connection() -> None:
+    for _ in range(2):  # each server has a port of its own
+        with pytest.MonkeyPatch.context() as patch, object_store() as place:
+            write_deltalake(f"{place}/tables/a", pa.table({"id": [1]}), storage_options={"allow_http": "true"})
+            name_in_connections(place, patch)
+            StreamPipelineHook("flights").files("home")
+            assert open_table(f"{place}/tables/a").facts.version == 0
+
+
+@pytest.fixture
+def live(store: str, tmp_path: Path) -> UsedHome:
+    """The home of an unbounded pipeline whose driver runs on another host."""
+    StreamPipelineHook("flights").files("live")
+    home = UsedHome(tmp_path, LIVE, f"{store}/homes")
+    home.begin()
+    home.beat(RunState.RUNNING, updated_at=datetime.now(UTC))
+    return home
+
+
+WAYS = pytest.mark.parametrize("deferrable", [True, False], ids=["deferred", "in the worker"])
+TO_THE_LIVE_HOME: dict[str, Any] = {"home": "home", "conn_id": "flights"}
+TO_THE_LIVE_HOME |= {"poll_interval_s": 0.02, "max_poll_interval_s": 0.05, "timeout_s": 20.0}
+
+
+@WAYS
+def test_a_worker_with_only_the_connection_makes_a_savepoint(
+    store: str, live: UsedHome, monkeypatch: pytest.MonkeyPatch, *, deferrable: bool
+) -> None:
+    in_another_process(monkeypatch)
+    task = TriggerSavepointOperator(task_id="save", target="first", deferrable=deferrable, **TO_THE_LIVE_HOME)
+    with Driver(live):
+        facts = carry_out(task, context())
+    assert (facts["home"], facts["savepoint"]) == (f"{store}/homes/home", f"{store}/savepoints/first")
+    assert verify(open_place(facts["savepoint"])).checkpoint == facts["checkpoint"] == 1
+
+
+@WAYS
+def test_a_worker_with_only_the_connection_stops_a_pipeline_with_a_savepoint_and_waits_for_its_end(
+    store: str, live: UsedHome, monkeypatch: pytest.MonkeyPatch, *, deferrable: bool
+) -> None:
+    in_another_process(monkeypatch)
+    task = StopWithSavepointOperator(task_id="stop", target="last", deferrable=deferrable, **TO_THE_LIVE_HOME)
+    ends = once(lambda: live.files.names("answers"), live.beat)
+    with Driver(live):
+        facts = carry_out(task, context())
+    ends.join()
+    assert facts["savepoint"] == f"{store}/savepoints/last"
+    assert verify(open_place(facts["savepoint"])).checkpoint == facts["checkpoint"] == 1
+    assert not driver_at_work(live.files)
 
 
 def test_a_driver_has_the_store_in_its_environment_instead_of_the_workers(

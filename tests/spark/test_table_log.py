@@ -7,7 +7,7 @@ import pytest
 from spark_jobs.protocol.documents import Publisher
 from spark_jobs.protocol.ids import AppId, CheckpointId
 from spark_jobs.publication import transactions
-from spark_jobs.publication.delta_rs import log_of, open_table
+from spark_jobs.publication.delta_rs import cached_log, open_table
 from spark_jobs.publication.table_log import TableLog
 from spark_jobs.publication.transactions import Publishers
 from spark_jobs.storage.local import LocalFiles
@@ -54,7 +54,7 @@ def test_a_log_checkpoint_that_spark_writes_while_the_stages_run_is_read(
     for path in log.glob("*.json"):
         if path.stem.isdigit():
             path.unlink()
-    log_of.cache_clear()
+    cached_log.cache_clear()
     anew = TableLog(LocalFiles(log), uri).newest()
     assert anew.differs_only_in_rows(expected._state)
     assert (anew.version, anew.apps) == (3, {APP: 3})

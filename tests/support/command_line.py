@@ -4,7 +4,7 @@ import json
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -57,6 +57,7 @@ from spark_jobs.protocol.stage_cut import StageCut
 from spark_jobs.protocol.start_requests import StartRequest
 from spark_jobs.storage.files import create_document
 from spark_jobs.storage.local import LocalFiles
+from tests.support.staged_in_s3 import PipelineInS3
 from tests.support.staged_pipeline import CHECKPOINTING, DAILY, HOURLY, NOW, PIPELINE, Row, StagedPipeline, a_channel, a_stage_cut
 
 FLIGHTS = """
@@ -104,15 +105,25 @@ BLOCKED = BlockedPublication(
 
 
 class UsedHome:
-    """The home of the pipeline ``flights``, which has run before, and the pipeline's file, with this code."""
+    """The home of the pipeline ``flights``, which has run before, and the pipeline's file, with this code.
 
-    def __init__(self, directory: Path, code: str = FLIGHTS) -> None:
+    Args:
+        directory: Of the file, the home and the tables.
+        code: The pipeline.
+        store: A place in S3 that has the home and the tables instead.
+    """
+
+    def __init__(self, directory: Path, code: str = FLIGHTS, store: str | None = None) -> None:
         self.directory = directory
         self.entry = str(directory / "flights.py")
         Path(self.entry).write_text(code)
-        self.files = LocalFiles(directory / "home")
+        self.staged = (
+            PipelineInS3(store, directory / "warehouse")
+            if store
+            else StagedPipeline(LocalFiles(directory / "home"), directory / "warehouse")
+        )
+        self.files = self.staged.files
         self.url = self.files.url
-        self.staged = StagedPipeline(self.files, directory / "warehouse")
         (directory / "warehouse").mkdir()
         self.params = ["--param", f"warehouse={directory / 'warehouse'}"]
         self.graph = load_pipeline(self.entry).graph().describe()
@@ -192,7 +203,7 @@ class UsedHome:
             channel=a_channel(3, path=path, sha256=digest),
         )
 
-    def beat(self, state: RunState = RunState.DONE, stop: StopStatus | None = None) -> None:
+    def beat(self, state: RunState = RunState.DONE, stop: StopStatus | None = None, *, updated_at: datetime = NOW) -> None:
         """Writes a heartbeat of attempt 1."""
         stages = {
             StageName("daily"): StageStatus(state=StageState.WAITING),
@@ -200,7 +211,9 @@ class UsedHome:
                 state=StageState.RUNNING, batch=BatchId(2), rows_in=12_345, progress=0.5, late_rows=7
             ),
         }
-        status = Status(attempt=AttemptNumber(1), run=RunId("monday"), state=state, updated_at=NOW, stages=stages, stop=stop)
+        status = Status(
+            attempt=AttemptNumber(1), run=RunId("monday"), state=state, updated_at=updated_at, stages=stages, stop=stop
+        )
         write_status(self.files, status)
 
     def ask(self, run: str = "tuesday") -> StartRequest:

@@ -7,7 +7,7 @@ from spark_jobs.checkpoint.savepoint import export
 from spark_jobs.protocol.ids import CheckpointId, RequestId
 from spark_jobs.protocol.stage_cut import StateFile
 from spark_jobs.publication.verification import named_by_home
-from spark_jobs.storage.files import Files
+from spark_jobs.storage.files import Files, local_path
 from spark_jobs.storage.local import LocalFiles
 from tests.support.command_line import UsedHome, document, spark_jobs
 from tests.support.damage import flip
@@ -51,7 +51,7 @@ def test_the_remedy_depends_on_the_damaged_files(drained: UsedHome) -> None:
     file = StateFile(path="metadata", stored="state/a/1-1-1/metadata", **drained.files.digest("state/a/1-1-1/metadata")._asdict())
     stages = dict(head.stages) | {stage: cut.model_copy(update={"files": (file,)})}
     drained.staged.checkpoint({HOURLY: [], DAILY: []}, stages=stages)
-    flip(Path(drained.files.local("state/a/1-1-1/metadata")))
+    flip(local_path(drained.files, "state/a/1-1-1/metadata"))
 
     def remedy() -> str:
         return str(document(spark_jobs("verify", "--home", drained.url, "--output", "json"))["error"]["remedy"])
@@ -80,7 +80,7 @@ def test_files_that_retention_deletes_meanwhile_are_not_reported_as_damaged(
 
 
 def test_a_corrupt_manifest_is_reported_as_damaged(drained: UsedHome) -> None:
-    flip(Path(drained.files.local("manifests/1.json")))
+    flip(local_path(drained.files, "manifests/1.json"))
     assert "1 file is different from the record in" in spark_jobs("verify", "--home", drained.url).stderr
 
 

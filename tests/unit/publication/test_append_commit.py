@@ -7,7 +7,7 @@ from typing import Any
 from deltalake import DeltaTable
 
 from spark_jobs.protocol.ids import AppId, CheckpointId
-from spark_jobs.publication.delta_rs import log_of, open_table
+from spark_jobs.publication.delta_rs import cached_log, log_of, open_table
 from tests.support.handwritten_table import table_with
 
 ONE, OTHER = AppId("one"), AppId("other")
@@ -69,7 +69,7 @@ def test_the_highest_row_id_is_read_from_a_checkpoint(tmp_path: Path) -> None:
     _commit(uri, ONE, 1, _add("a", 3))
     _commit(uri, ONE, 2)  # its commit has no row ids
     DeltaTable(uri).create_checkpoint()
-    log_of.cache_clear()
+    cached_log.cache_clear()
     assert log_of(uri).newest().highest_row_id == 2
     _commit(uri, ONE, 3, _add("b", 4))
     assert _row_ids(uri, 3) == [("b", 3, 3)]

@@ -30,7 +30,7 @@ from spark_jobs.protocol.errors import (
 from spark_jobs.protocol.ids import CheckpointId, IncarnationId, RoundNumber, SinkName
 from spark_jobs.protocol.merge_cut import MergeCut
 from spark_jobs.publication import delta_rs, pending, publisher, transactions
-from spark_jobs.publication.delta_rs import OpenTable, log_of, open_table
+from spark_jobs.publication.delta_rs import OpenTable, cached_log, open_table
 from spark_jobs.publication.pending import alike, refuse_unknown
 from spark_jobs.publication.publisher import WITHOUT_SPARK, plan_publication, publish
 from spark_jobs.publication.staged_files import missing_files
@@ -742,7 +742,7 @@ def test_a_publication_reads_each_tables_log_once_and_then_only_its_tail(
     pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline.checkpoint({HOURLY: [(1, "a")], DAILY: [(1, "a")]}, publish=Publish.EVERY_CHECKPOINT)
-    log_of.cache_clear()  # like a new process, which has seen no table
+    cached_log.cache_clear()  # like a new process, which has seen no table
     read: list[str] = []
     real = TableLog._read
 
@@ -842,7 +842,7 @@ def test_spark_writes_the_log_checkpoint_of_a_table_to_which_only_spark_can_comm
     for path in log.glob("*.checkpoint.parquet"):
         path.unlink()
     (log / "_last_checkpoint").unlink()
-    log_of.cache_clear()
+    cached_log.cache_clear()
     monkeypatch.setattr(OpenTable, "obstacles", lambda *_: ["row tracking"])
     publishers = SparkAtWork()
     publishers.released.set()
