@@ -13,10 +13,7 @@ from typing import ClassVar
 
 NO_OFFSET = "-"
 _FILE_SYSTEMS = ("file:", "hdfs:", "viewfs:")
-"""Prefixes of URLs that are not in an object store.
-
-A store may list a file's time in milliseconds, but return it in seconds for one file.
-"""
+"""Prefixes of URLs that are not in an object store."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +32,14 @@ class ExpectedFile:
         """True if the file is in an object store, where a restored file gets another modification time."""
         return not self.path.startswith(_FILE_SYSTEMS)
 
+    @property
+    def identity(self) -> tuple[str, int]:
+        """Returns the path with the modification time: a later file under the same name has another identity.
+
+        The time is in seconds in an object store: a store may list a file's time in milliseconds, and return it in seconds for one file.
+        """
+        return self.path, self.timestamp_ms // (1000 if self.is_in_store else 1)
+
     def difference(self, status: tuple[int, int] | None) -> str | None:
         """Returns the difference of a file from the expected one, in words. None if it is the same.
 
@@ -46,8 +51,7 @@ class ExpectedFile:
         time_ms, size_bytes = status
         if self.size_bytes is not None and size_bytes != self.size_bytes:
             return f"has {size_bytes} bytes, but had {self.size_bytes}"
-        unit_ms = 1000 if self.is_in_store else 1
-        if time_ms // unit_ms != self.timestamp_ms // unit_ms:
+        if ExpectedFile(self.path, time_ms).identity != self.identity:
             return f"was changed at {_moment(time_ms)}, and before at {_moment(self.timestamp_ms)}"
         return None
 

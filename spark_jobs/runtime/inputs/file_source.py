@@ -188,8 +188,8 @@ class FileSource(SourceKind):
             return None
         log = FileSourceLog(read.log.files, read.log.directory)
         if isinstance(read.pin, FilesPin):
-            taken = {(entry["path"], int(entry["timestamp"])) for entry in log.between(-1, _log_id(read.line))}
-            left = {file.path: _pinned_file(file) for file in read.pin.files if (file.path, file.timestamp_ms) not in taken}
+            taken = {_planned_file(entry).identity for entry in log.between(-1, _log_id(read.line))}
+            left = {file.path: file for file in map(_pinned_file, read.pin.files) if file.identity not in taken}
         else:
             left = {entry["path"]: _planned_file(entry) for entry in log.between(_log_id(read.line), log.latest())}
         statuses = file_statuses(read.session, left)
@@ -217,7 +217,7 @@ class FileSource(SourceKind):
         if not isinstance(unit, SourceFile):
             return False
         log = FileSourceLog(read.log.files, read.log.directory)
-        return log.timestamps(_log_id(read.line)).get(unit.path) == unit.timestamp_ms
+        return ExpectedFile(unit.path, unit.timestamp_ms).identity in log.identities(_log_id(read.line)).items()
 
     def rows_of(self, session: SparkSession, leaf: Leaf, unit: Unit) -> DataFrame:
         assert isinstance(unit, SourceFile)
@@ -257,28 +257,30 @@ class FileSource(SourceKind):
 
     def check_read(self, read: ReadSoFar, query: StreamingQuery, number: int) -> InputLag | None:
         """See :meth:`SourceKind.check_read`. Spark reads a file once, even if it is overwritten later."""
-        seen = FileSourceLog(read.log.files, read.log.directory).timestamps(_log_id(read.line))
+        seen = FileSourceLog(read.log.files, read.log.directory).identities(_log_id(read.line))
         try:
             found = files_found(read.session, query, number)
         except spark_failures() as error:  # the query also lists files, and fails with the cause
             _LOG.debug("the files of source %s cannot be listed: %s", read.name, error)
             return None
-        changed = sorted(path for path, timestamp_ms in found.items() if seen.get(path, timestamp_ms) != timestamp_ms)
+        now = dict(ExpectedFile(path, timestamp_ms).identity for path, timestamp_ms in found.items())
+        changed = sorted(path for path, time in now.items() if seen.get(path, time) != time)
         if changed:
             raise _changed_since_read(read.name, changed, "Rows that were read from them before are public or staged.")
-        return InputLag(files=len(found.keys() - seen.keys()))
+        return InputLag(files=len(now.keys() - seen.keys()))
 
     def endless(self, session: SparkSession, leaf: Leaf, log: OwnLog, losses: Sequence[Loss]) -> Bound:
         inferred = leaf.format.lower() not in _FIXED_COLUMNS and leaf.relation.userSpecifiedSchema().isEmpty()
         own = FileSourceLog(log.files, log.directory)
-        lost = {(file.path, file.timestamp_ms) for loss in losses if isinstance(loss, LostFiles) for file in loss.files}
+        gone = [file for loss in losses if isinstance(loss, LostFiles) for file in loss.files]
+        lost = {ExpectedFile(file.path, file.timestamp_ms).identity for file in gone if file.timestamp_ms is not None}
         return EndlessFiles(own, lost, (session, leaf) if inferred else None)
 
     def bound(self, pin: Pin, earlier: Pin | None, leaf: Leaf, log: OwnLog, losses: Sequence[Loss]) -> "FilesBound":
         assert isinstance(pin, FilesPin)
         own = FileSourceLog(log.files, log.directory)
         passed, lost = own.passed(), _lost_paths(losses)
-        files = tuple(file for file in pin.files if (file.path, file.timestamp_ms) not in passed and file.path not in lost)
+        files = tuple(file for file in pin.files if _pinned_file(file).identity not in passed and file.path not in lost)
         left = pin.model_copy(update={"files": files})
         return FilesBound(left, own, _files_per_batch(leaf))
 
@@ -313,10 +315,10 @@ class EndlessFiles(Bound):
     names_files = True
 
     def __init__(
-        self, log: "FileSourceLog", lost: Set[tuple[str, int | None]], inferred: tuple[SparkSession, Leaf] | None = None
+        self, log: "FileSourceLog", lost: Set[tuple[str, int]], inferred: tuple[SparkSession, Leaf] | None = None
     ) -> None:
         self._log, self._lost = log, lost
-        """Lost files. A file that arrives later under the same name is a new file."""
+        """The identities of lost files. A file that arrives later under the same name is a new file."""
         self._inferred = inferred
         """The session and the leaf that infer a schema. None if it is declared."""
 
@@ -349,7 +351,7 @@ class EndlessFiles(Bound):
         return {entry["path"]: _planned_file(entry) for entry in self._log.between(_log_id(previous), _log_id(line))}
 
     def _is_lost(self, entry: Mapping[str, Any]) -> bool:
-        return (entry["path"], int(entry["timestamp"])) in self._lost
+        return _planned_file(entry).identity in self._lost
 
 
 class FilesBound(Bound):
@@ -419,7 +421,7 @@ class FilesBound(Bound):
 
     def _is_pinned(self, entry: Mapping[str, Any]) -> bool:
         file = self._pinned.get(entry["path"])
-        return file is not None and file.timestamp_ms == int(entry["timestamp"])
+        return file is not None and _pinned_file(file).identity == _planned_file(entry).identity
 
 
 class FileSourceLog:
@@ -450,12 +452,12 @@ class FileSourceLog:
             self.rewrite(0, [_file_entry(file, _PASSED) for file in files])
 
     def passed(self) -> set[tuple[str, int]]:
-        """Returns the skipped files with their modification times. A later file under the same name must be read."""
-        return {(entry["path"], int(entry["timestamp"])) for entry in self._read(0) if entry["batchId"] == _PASSED}
+        """Returns the identities of the skipped files. A later file under the same name must be read."""
+        return {_planned_file(entry).identity for entry in self._read(0) if entry["batchId"] == _PASSED}
 
-    def timestamps(self, end: int) -> dict[str, int]:
-        """Returns the modification times of the files that were skipped, or added by the entries up to ``end``."""
-        return dict(self.passed()) | {entry["path"]: int(entry["timestamp"]) for entry in self.between(-1, end)}
+    def identities(self, end: int) -> dict[str, int]:
+        """Returns the identities of the files that were skipped, or added by the entries up to ``end``: by path the comparable time."""
+        return dict(self.passed()) | dict(_planned_file(entry).identity for entry in self.between(-1, end))
 
     def rewrite(self, log_id: int, entries: list[dict[str, Any]]) -> None:
         """Writes entry ``log_id``. A compact entry repeats all entries before it."""

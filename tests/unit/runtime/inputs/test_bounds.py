@@ -160,9 +160,9 @@ def test_a_batch_of_passed_over_files_can_be_a_compact_entry(tmp_path: Path) -> 
 
 def test_a_lost_file_is_left_out_and_a_new_file_of_the_same_name_is_read(tmp_path: Path) -> None:
     source = Source(tmp_path, [["a"], ["b", "c"], ["b"]], ["a", "b", "c"])
-    again = [json.loads(entry("b", 2, 7))]
+    again = [json.loads(entry("b", 2, 7_000))]
     source.log.rewrite(2, again)
-    endless = EndlessFiles(source.log, {("b", 1)})
+    endless = EndlessFiles(source.log, {("b", 0)})
     assert not endless.exceeded(None, log_line(0))
     assert endless.exceeded(log_line(0), log_line(1))
     assert not endless.exceeded(log_line(1), log_line(2))
@@ -172,9 +172,19 @@ def test_a_lost_file_is_left_out_and_a_new_file_of_the_same_name_is_read(tmp_pat
 
 
 def test_files_that_are_only_planned_do_not_count_as_read(tmp_path: Path) -> None:
-    log = Source(tmp_path, [["a"], ["b"]], ["a", "b"]).log
-    assert log.timestamps(0) == {"a": 0}
-    assert log.timestamps(1) == {"a": 0, "b": 1}
+    log = Source(tmp_path, [["file:/a"], ["file:/b"]], ["file:/a", "file:/b"]).log
+    assert log.identities(0) == {"file:/a": 0}
+    assert log.identities(1) == {"file:/a": 0, "file:/b": 1}
+
+
+def test_a_file_that_a_store_lists_in_milliseconds_is_the_pinned_one_whose_time_is_in_seconds(tmp_path: Path) -> None:
+    for place, same in (("s3a://lake/in", True), ("file:/in", False)):
+        log = FileSourceLog(LocalFiles(tmp_path), place.partition(":")[0])
+        log.rewrite(0, [json.loads(entry(f"{place}/a", 0, 5_123))])
+        pin = FilesPin(path=place, files=(FilePin(path=f"{place}/a", timestamp_ms=5_000, size_bytes=1),))
+        bound = FilesBound(pin, log, None)
+        assert bound.exceeded(None, log_line(0)) is not same
+        assert bound.reached(log_line(0)) is same
 
 
 @pytest.mark.parametrize("line", [NO_OFFSET, offset(3)])
@@ -191,7 +201,7 @@ class TestFilesBeforeTheBeginning:
         for _ in range(2):
             log.pass_over(pins)
         assert log.passed() == {("a", 0), ("b", 0)}
-        assert log.timestamps(0) == {"a": 0, "b": 0}
+        assert log.identities(0) == {"a": 0, "b": 0}
         assert log.between(-1, 0) == []
         assert log.latest() == 0
 
@@ -208,13 +218,13 @@ class TestFilesBeforeTheBeginning:
     def test_do_not_hide_later_files_of_the_same_names(self, tmp_path: Path) -> None:
         own = OwnLog(LocalFiles(tmp_path), "sources/0")
         log = FileSourceLog(own.files, own.directory)
-        old, new, other = (FilePin(path=path, timestamp_ms=n, size_bytes=1) for path, n in (("a", 0), ("a", 7), ("b", 0)))
+        old, new, other = (FilePin(path=path, timestamp_ms=n, size_bytes=1) for path, n in (("a", 0), ("a", 7_000), ("b", 0)))
         log.pass_over([old, other])
         pin = FilesPin(path="/in", files=(new, other))
         bound = FileSource().bound(pin, None, Leaf(0, "StreamingRelation", "json", {}, StructType()), own, ())
         assert bound.unread(log_line(0)) == "1 of its 1 files, such as a"
         assert bound.passed_over(log_line(0)) == log_line(1)
-        assert log.between(-1, 1) == [json.loads(entry("a", 1, 7))]
+        assert log.between(-1, 1) == [json.loads(entry("a", 1, 7_000))]
         assert bound.unread(log_line(1)) is None
 
 

@@ -27,7 +27,7 @@ def test_a_checkpoint_gives_the_position_of_its_stage() -> None:
         home.create(file.stored, FILES[file.path])
     log = log_of_cut(home, COPY, a_stage_cut(3, files=files))
     assert (log.last_commit(), log.offsets(BatchId(3)).sources) == (3, ENTRY.sources)
-    assert FileSourceLog(log.files, f"{log.directory}/sources/0").timestamps(0) == {"file:///in/a.json": 5}
+    assert FileSourceLog(log.files, f"{log.directory}/sources/0").identities(0) == {"file:///in/a.json": 5}
     with pytest.raises(NotFoundError):
         log.offsets(BatchId(2))
 
