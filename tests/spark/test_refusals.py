@@ -150,7 +150,9 @@ def test_a_source_that_cannot_keep_the_guarantees_is_refused(site: Site, events:
 
 
 def test_functions_that_return_frames_of_the_callers_session_are_refused_and_its_settings_stay(site: Site, events: Path) -> None:
-    callers, settings = site.spark, site.spark.conf.getAll
+    callers = site.spark
+    callers.readStream.format("delta").load(str(events))  # Delta adds settings of its own to a session that reads a table
+    settings = callers.conf.getAll
     read = _pipeline(
         site, events, lambda rows: rows.select("id"), lambda given: callers.readStream.format("delta").load(str(events))
     )
