@@ -18,7 +18,7 @@ from spark_jobs.api.pipeline import Pipeline
 from spark_jobs.api.refusals import Mistakes, declaring_all, suggestion
 from spark_jobs.api.settings import NO_SETTINGS
 from spark_jobs.api.user_module import import_user_module
-from spark_jobs.protocol.errors import InvalidPipelineError, MissingRequirementError
+from spark_jobs.protocol.errors import InvalidPipelineError, missing_package
 from spark_jobs.protocol.spark_versions import cannot_load_projects, installed_minor
 
 _SESSIONS = (
@@ -114,11 +114,7 @@ def _declarative() -> Any:
         minor = installed_minor()
         if minor is not None and str(error.name).startswith("pyspark"):
             raise cannot_load_projects(minor) from error
-        raise MissingRequirementError(
-            f"A Spark Declarative Pipelines project needs the package {error.name}, which is not installed.",
-            remedy="Install it: pip install 'airflow-provider-spark-jobs[spark,declarative]'.",
-            package=error.name,
-        ) from error
+        raise missing_package("A Spark Declarative Pipelines project", error.name, "spark,declarative") from error
 
 
 def _check_shadow(location: PipelineLocation) -> None:

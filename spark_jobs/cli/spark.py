@@ -23,7 +23,7 @@ from spark_jobs.api.refusals import Place
 from spark_jobs.api.settings import check_settings
 from spark_jobs.cli.options import pairs, words
 from spark_jobs.cli.terminal import VisibleFormatter, standing
-from spark_jobs.protocol.errors import InvalidParameterError, MissingRequirementError
+from spark_jobs.protocol.errors import InvalidParameterError, MissingRequirementError, missing_package
 from spark_jobs.protocol.masking import Mask, unmasked
 from spark_jobs.protocol.spark_settings import conf_of_environment
 from spark_jobs.storage.os_errors import translated
@@ -122,11 +122,7 @@ def needing_spark(what: str, instead: str = "") -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        raise MissingRequirementError(
-            f"{what} needs the package {error.name}, which is not installed.",
-            remedy=f"Install it: pip install 'airflow-provider-spark-jobs[spark]'. {instead}".strip(),
-            package=error.name,
-        ) from error
+        raise missing_package(what, error.name, "spark", instead) from error
     except MissingRequirementError as error:
         remedy = f"{error.remedy} {instead}".strip()
         raise MissingRequirementError(

@@ -242,6 +242,23 @@ class IncompleteError(StreamPipelineError):
     exit_code = ExitCode.FAILED
 
 
+def missing_package(user: str, package: str | None, extras: str, instead: str = "") -> MissingRequirementError:
+    """Returns the error of a Python package that is missing in this environment.
+
+    Args:
+        user: What needs the package.
+        package: The name of the package.
+        extras: The extras of this package that install it, with commas.
+        instead: The remedy without the package.
+    """
+    return MissingRequirementError(
+        f"{user} needs the package {package}, which is not installed.",
+        remedy=f"Install the extra [{extras}] of this product: in a clone, pip install '.[{extras}]'. For a wheel see "
+        f"docs/how-to/install.md. {instead}".strip(),
+        package=package,
+    )
+
+
 def _tree(root: type[StreamPipelineError]) -> dict[str, type[StreamPipelineError]]:
     return {root.__name__: root} | {name: kind for child in root.__subclasses__() for name, kind in _tree(child).items()}
 

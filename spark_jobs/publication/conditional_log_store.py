@@ -12,6 +12,7 @@ from uuid import uuid4
 from spark_jobs.protocol.errors import MissingRequirementError, RejectedError
 from spark_jobs.publication.delta_jvm import DeltaJvm, java_class_names, java_message
 from spark_jobs.publication.java_sources import JavaSourceError, load_java
+from spark_jobs.storage.files import keeps_no_first
 from spark_jobs.storage.table_uris import spark_path, table_files
 
 if TYPE_CHECKING:
@@ -21,6 +22,10 @@ LOG_STORE = "sparkjobs.ConditionalLogStore"
 _SETTINGS = ("spark.delta.logStore.s3.impl", "spark.delta.logStore.s3a.impl")
 _FOR_ALL = "spark.delta.logStore.class"
 _TAKEN = "java.nio.file.FileAlreadyExistsException"
+_CLIENT_OF_S3 = (
+    "S3 needs Spark 4.1 or newer, because the client of a Hadoop before 3.4.2 creates no file conditionally, and hadoop-aws in the version "
+    "of Spark's Hadoop."
+)
 _lock = Lock()
 
 
@@ -58,7 +63,7 @@ def make_commits_conditional(spark: "SparkSession", uri: str) -> None:
             raise MissingRequirementError(
                 f"The log store for tables in S3 cannot be compiled: {error}",
                 safe="Nothing was staged.",
-                remedy="Give Spark Delta's jars as --packages or --jars, and hadoop-aws in the version of Spark's Hadoop.",
+                remedy=f"Give Spark Delta's jars as packages or as jars. {_CLIENT_OF_S3}",
             ) from error
         for name in _SETTINGS:
             conf.set(name, LOG_STORE)
@@ -74,7 +79,7 @@ def check_commits(spark: "SparkSession", uri: str) -> None:
         uri: A table in a store, or the place of one.
 
     Raises:
-        MissingRequirementError: Both succeed, or none.
+        MissingRequirementError: Both succeed, or the first one fails.
         StorageError: The store does not answer.
     """
     from py4j.protocol import Py4JJavaError
@@ -94,23 +99,20 @@ def check_commits(spark: "SparkSession", uri: str) -> None:
         try:
             commit("second")
         except Py4JJavaError as error:
-            kept = _TAKEN in java_class_names(error.java_exception) and place.read(name) == b"first\n"
+            if _TAKEN not in java_class_names(error.java_exception):
+                raise
+            kept = place.read(name) == b"first\n"
         else:
             kept = False
     except Py4JJavaError as error:
         raise MissingRequirementError(
             f"Spark cannot commit to tables in {uri}: {java_message(error)}",
             safe="Nothing was staged.",
-            remedy="Check its credentials for the store. S3 needs hadoop-aws in the version of Spark's Hadoop, 3.4.2 or newer.",
+            remedy=f"Check Spark's credentials for the store. {_CLIENT_OF_S3}",
             table=uri,
         ) from error
     finally:
         place.delete(name)
         place.delete(neighbour)
     if not kept:
-        raise MissingRequirementError(
-            f"Of two commits of Spark to one version of a table in {uri}, both succeed.",
-            safe="Nothing was staged.",
-            remedy="Use a store with conditional writes (If-None-Match), as S3 and Azure have them.",
-            table=uri,
-        )
+        raise keeps_no_first(uri, "Spark")

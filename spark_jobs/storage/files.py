@@ -21,7 +21,7 @@ from typing import IO, NamedTuple, Protocol
 
 from spark_jobs.background import run_all
 from spark_jobs.protocol.codec import D, Document, decode, encode
-from spark_jobs.protocol.errors import CorruptDocumentError, InvalidParameterError, NotFoundError
+from spark_jobs.protocol.errors import CorruptDocumentError, InvalidParameterError, MissingRequirementError, NotFoundError
 
 READ_MAX_BYTES = 1 << 30
 """Maximum size of a file that is read at once."""
@@ -96,6 +96,23 @@ def too_large(place: str, max_bytes: int) -> CorruptDocumentError:
         remedy="Check who may write there. Restore the file from a copy, or see 'a corrupt document' in docs/troubleshooting.md.",
         path=place,
         expected=max_bytes,
+    )
+
+
+def keeps_no_first(place: str, writer: str) -> MissingRequirementError:
+    """Returns the error for a place in which two creates of one name both succeed.
+
+    Args:
+        place: The URL of the place, in which nothing of the trial is left.
+        writer: The writer of both files, in words.
+    """
+    return MissingRequirementError(
+        f"{place} does not keep the first of two files that {writer} creates with one name, or does not list or delete it.",
+        exists="Every guarantee needs this: of several writers of one name, one succeeds.",
+        safe="Nothing was left there.",
+        remedy="Use another place: a local disk, a shared file system with hard links, HDFS, Azure, Google Cloud Storage, or a store with "
+        "S3's protocol that follows If-None-Match.",
+        url=place,
     )
 
 

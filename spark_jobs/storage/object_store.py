@@ -1,7 +1,8 @@
 """The storage port in an object store: S3 and stores that speak its protocol, Azure Data Lake Storage, and Google Cloud Storage.
 
-``create``: the object is put on condition that the name is free (``If-None-Match``), which the store checks. A larger file is put in
-parts, and is visible when the last part is there. An answered put is durable. A put without an answer has written the whole object or
+``create`` is one request: the object is put on condition that the name is free (``If-None-Match``), which the store checks. So is a copy
+of up to 8 MiB. A larger copy looks for the name first, and is then put in parts without a condition: of two simultaneous ones the later
+one wins. It is visible when the last part is there. An answered put is durable. A put without an answer has written the whole object or
 nothing. Parts of an abandoned upload are invisible. A rule of the bucket deletes them.
 
 A store has no directories: a directory exists while there is an object below it. Azure may have them: Hadoop marks them by empty objects,
@@ -30,11 +31,10 @@ from spark_jobs.protocol.codec import sha256
 from spark_jobs.protocol.errors import (
     AlreadyExistsError,
     InvalidParameterError,
-    MissingRequirementError,
     NotFoundError,
     StorageError,
 )
-from spark_jobs.storage.files import READ_MAX_BYTES, Digest, Digesting, Files, too_large
+from spark_jobs.storage.files import READ_MAX_BYTES, Digest, Digesting, Files, keeps_no_first, too_large
 from spark_jobs.storage.object_store_client import open_client, translated_store
 from spark_jobs.storage.os_errors import taken, translated
 from spark_jobs.storage.paths import UNFINISHED, parts_below
@@ -61,7 +61,8 @@ T = TypeVar("T")
 class ObjectStoreFiles:
     """The objects below a prefix of a bucket or a container; see :class:`~spark_jobs.storage.files.Files` for the contract of each method.
 
-    Credentials and endpoint are those of the environment (``AWS_…``, ``AZURE_…``, ``GOOGLE_…``) or of a role of the host.
+    Credentials and endpoint are those of an Airflow connection that has named the store, else of the environment (``AWS_…``, ``AZURE_…``,
+    ``GOOGLE_…``) or of a role of the host. See :func:`~spark_jobs.storage.object_store_settings.store_of`.
 
     Args:
         root: Root of the store, such as ``s3://bucket``.
@@ -70,7 +71,8 @@ class ObjectStoreFiles:
         pauses_s: Pauses between tries to create a name that another process is creating, too.
 
     Raises:
-        InvalidParameterError: The environment has an invalid setting: an endpoint that is not a URL, or an incomplete credential.
+        InvalidParameterError: The environment has an invalid setting: an endpoint that is not a URL, or an incomplete credential. Or it is
+            not known which of several stores has the root.
     """
 
     def __init__(self, root: str, prefix: str, retry_timeout_s: float = 60.0, pauses_s: Sequence[float] = _PAUSES_S) -> None:
@@ -327,9 +329,4 @@ class ObjectStoreFiles:
         finally:
             obstore.delete(self._store, [probe])
         if id(self._store) not in _checked:
-            raise MissingRequirementError(
-                f"{self._url} does not keep the first of two objects created under one name.",
-                safe="Nothing was left there.",
-                remedy="Use a store with conditional writes (If-None-Match), as S3, Azure and Google Cloud Storage have them.",
-                url=self._url,
-            )
+            raise keeps_no_first(self._url, "this process")

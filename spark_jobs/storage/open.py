@@ -6,8 +6,8 @@ from os.path import expanduser
 from urllib.parse import unquote
 from uuid import uuid4
 
-from spark_jobs.protocol.errors import AccessDeniedError, AlreadyExistsError, InvalidParameterError, MissingRequirementError
-from spark_jobs.storage.files import Files
+from spark_jobs.protocol.errors import AccessDeniedError, AlreadyExistsError, InvalidParameterError, missing_package
+from spark_jobs.storage.files import Files, keeps_no_first
 from spark_jobs.storage.local import LocalFiles
 from spark_jobs.storage.paths import check_root
 
@@ -25,6 +25,18 @@ _IN_AZURE = "A place in Azure Data Lake Storage has the form abfss://container@a
 _IN_GOOGLE = "A place in Google Cloud Storage has the form gs://bucket/prefix."
 _OBJECT_STORES = {"s3": _IN_S3, "s3a": _IN_S3, "abfss": _IN_AZURE, "abfs": _IN_AZURE, "gs": _IN_GOOGLE}
 """The form of a URL by its scheme."""
+_GIVE = "Give a place such as {}."
+_GIVE_A_DIRECTORY = "Give a path such as /data/pipelines/flights, or file:///data/pipelines/flights."
+_IN_A_CONTAINER = "abfss://lake@account.dfs.core.windows.net/homes/flights"
+_EXAMPLES = {
+    "s3": "s3://lake/homes/flights",
+    "s3a": "s3://lake/homes/flights",
+    "abfss": _IN_A_CONTAINER,
+    "abfs": _IN_A_CONTAINER,
+    "gs": "gs://lake/homes/flights",
+    "hdfs": "hdfs://namenode:8020/homes/flights",
+}
+"""A place in each kind of store, by the scheme of its URL."""
 _HDFS_URL = re.compile(r"hdfs://(?P<authority>[^/@?#]*)(?P<root>/.*?)/*", re.IGNORECASE | re.DOTALL)
 _CREDENTIALS = re.compile(r"//.*@", re.DOTALL)
 """Matches the credentials in a URL. A secret key may contain slashes."""
@@ -50,16 +62,12 @@ def open_files(url: str) -> Files:
     elif found[1].lower() == "file":
         absolute = _FILE_URL.fullmatch(url)
         if absolute is None:
-            raise _refused(url, "A file: URL has the form file:///directory.")
+            raise _refused(url, "A file: URL has the form file:///directory.", _GIVE_A_DIRECTORY)
         path = unquote(absolute[1], errors="surrogateescape")
     else:
-        raise _refused(
-            url,
-            f"{found[1]}: is not supported here. Tables, homes and savepoints are in directories of a local or a shared POSIX file system, "
-            "in s3:, abfss:, gs: or hdfs:. There is no wasbs:, dbfs: or http: yet.",
-        )
+        raise _refused_scheme(url, found[1])
     if not path.strip():
-        raise _refused(url, "The text does not name a directory.")
+        raise _refused(url, "The text does not name a directory.", _GIVE_A_DIRECTORY)
     return LocalFiles(path)
 
 
@@ -70,7 +78,7 @@ def open_place(url: str) -> Files:
         url: A path or a ``file:`` URL; ``s3://bucket/prefix``, where ``s3a:`` is the same;
             ``abfss://container@account.dfs.core.windows.net/directory``, where ``abfs:`` is the same; ``gs://bucket/prefix``; or
             ``hdfs://name-node:port/directory``, a name service, or neither for the default of Hadoop. Credentials and settings come from
-            the environment.
+            the environment, or for an object store from an Airflow connection that has named it.
 
     Raises:
         InvalidParameterError: The text has none of these forms.
@@ -79,18 +87,32 @@ def open_place(url: str) -> Files:
     found = _SCHEME.match(url)
     scheme = "" if found is None else found[1].lower()
     if scheme in _OBJECT_STORES:
-        return _open_object_store(url, _OBJECT_STORES[scheme])
+        return _open_object_store(url, scheme)
     return _open_hdfs(url) if scheme == "hdfs" else open_files(url)
 
 
-def _open_object_store(url: str, form: str) -> Files:
+def _refused_scheme(url: str, scheme: str) -> InvalidParameterError:
+    if scheme.lower() in _EXAMPLES:
+        reason = f"{scheme}: is not supported here. This place has to be a directory of a local or a shared POSIX file system."
+        return _refused(url, reason, _GIVE_A_DIRECTORY)
+    return _refused(
+        url,
+        f"{scheme}: is not supported. Tables, homes and savepoints are in directories of a local or a shared POSIX file system, "
+        "or in stores: s3:, abfss:, gs: and hdfs:.",
+        f"{_GIVE_A_DIRECTORY} Or give a place in a store, such as {_EXAMPLES['s3']}.",
+    )
+
+
+def _open_object_store(url: str, scheme: str) -> Files:
     place = _OBJECT_URL.fullmatch(url)
     prefix = "" if place is None else place["prefix"] or ""
     if place is None or {".", ".."} & set(prefix.split("/")):
-        raise _refused(url, form)
+        raise _refused(url, _OBJECT_STORES[scheme], _GIVE.format(_EXAMPLES[scheme]))
     check_root(prefix)
     if place["container"] and any(name.endswith(".") for name in prefix.split("/")):
-        raise _refused(url, "In Azure no name of a directory ends with a dot.")
+        raise _refused(
+            url, "In Azure no name of a directory ends with a dot.", "Give each directory a name without a dot at its end."
+        )
     if place["bucket"]:
         root, extra = f"s3://{place['bucket']}", "s3"
     elif place["google"]:
@@ -100,27 +122,20 @@ def _open_object_store(url: str, form: str) -> Files:
     try:
         from spark_jobs.storage.object_store import ObjectStoreFiles
     except ImportError as error:
-        raise _not_installed(url, "obstore", extra) from error
+        raise missing_package(url, "obstore", extra) from error
     return ObjectStoreFiles(root, prefix)
 
 
 def _open_hdfs(url: str) -> Files:
     place = _HDFS_URL.fullmatch(url)
     if place is None:
-        raise _refused(url, "A place in HDFS has the form hdfs://name-node:port/directory.")
+        form = "A place in HDFS has the form hdfs://name-node:port/directory."
+        raise _refused(url, form, _GIVE.format(_EXAMPLES["hdfs"]))
     try:
         from spark_jobs.storage.hdfs import HdfsFiles
     except ImportError as error:
-        raise _not_installed(url, "hdfs-native", "hdfs") from error
+        raise missing_package(url, "hdfs-native", "hdfs") from error
     return HdfsFiles(place["authority"], place["root"])
-
-
-def _not_installed(url: str, package: str, extra: str) -> MissingRequirementError:
-    return MissingRequirementError(
-        f"{url} needs the package {package}, which is not installed here.",
-        remedy=f"Install the extra: pip install 'airflow-provider-spark-jobs[{extra}]'.",
-        url=url,
-    )
 
 
 def check_directory(files: Files) -> None:
@@ -164,9 +179,9 @@ def check_writable(files: Files) -> None:
 
 
 def check_create_if_absent(files: Files) -> None:
-    """Refuses a store in which two creates of one name both succeed. Every guarantee depends on this.
+    """Refuses a place in which two creates of one name both succeed. Every guarantee depends on this.
 
-    Leaves nothing behind. It writes, so only creators of homes call it.
+    Leaves nothing behind. The place may be that of a home or a table, or the root of homes or savepoints.
 
     Raises:
         InvalidParameterError: The place is a file.
@@ -186,18 +201,9 @@ def check_create_if_absent(files: Files) -> None:
     finally:
         files.delete(probe)
     if not kept or probe in files.names(""):
-        raise MissingRequirementError(
-            f"{files.url} does not keep the first of two files with one name, or does not list it.",
-            safe="Nothing was left there.",
-            remedy="Use another home: on a local disk, on a shared file system with hard links, or in a store with conditional creates.",
-            url=files.url,
-        )
+        raise keeps_no_first(files.url, "this process")
 
 
-def _refused(given: str, reason: str) -> InvalidParameterError:
+def _refused(given: str, reason: str, remedy: str) -> InvalidParameterError:
     url = _QUERY.sub("?***", _CREDENTIALS.sub("//***@", given))
-    return InvalidParameterError(
-        f"{url!r} cannot be opened. {reason}",
-        remedy="Give a path such as /data/pipelines/flights, or file:///data/pipelines/flights.",
-        url=url,
-    )
+    return InvalidParameterError(f"{url!r} cannot be opened. {reason}", remedy=remedy, url=url)

@@ -78,4 +78,6 @@ def test_a_cache_that_is_not_shared_is_refused_with_the_work_root_as_the_remedy(
     monkeypatch.setattr(LocalFiles, "names", lambda self, directory: [])
     with pytest.raises(RejectedError, match="the driver sees 0") as refused:
         check_shared(spark, DividedHome(MemoryFiles(), LocalFiles(tmp_path)))
-    assert "Name a place in the home's store with --work-root" in refused.value.remedy
+    assert "Name a work root, with --work-root or in Airflow with the connection's work_root: a place in the home's store" in (
+        refused.value.remedy
+    )

@@ -67,7 +67,10 @@ def _refused(home: Files, master: str, what: str) -> RejectedError:
     if not is_here(place):
         remedy = "Give the executors the client of that store, and credentials for it, as the driver has them."
     elif isinstance(home, DividedHome):
-        remedy = f"Name a place in the home's store with --work-root, or {mounted}. Or run the pipeline with a local master."
+        remedy = (
+            f"Name a work root, with --work-root or in Airflow with the connection's work_root: a place in the home's store, or {mounted}. "
+            "Or run the pipeline with a local master."
+        )
     else:
         remedy = f"Put homes and tables into {mounted}. Or put them into a store."
     return RejectedError(

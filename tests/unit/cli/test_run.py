@@ -489,7 +489,7 @@ def test_the_error_without_pyspark_names_the_package_to_install(unused: UsedHome
     monkeypatch.setitem(sys.modules, "spark_jobs.runtime.launch", None)
     refused = run(unused, *unused.params)
     assert refused.exit_code == 2
-    assert "pip install 'airflow-provider-spark-jobs[spark]'" in refused.stderr
+    assert "pip install '.[spark]'" in refused.stderr
 
 
 def test_a_first_start_without_java_leaves_nothing(unused: UsedHome) -> None:

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from py4j.protocol import Py4JJavaError
 
 from spark_jobs.protocol.errors import MissingRequirementError
 from spark_jobs.publication import conditional_log_store
@@ -13,37 +14,61 @@ from tests.support.memory_files import MemoryFiles
 TABLE = "s3://lake/hourly"
 
 
+class Session:
+    """A Spark session whose store accepts every commit. The last commit that it accepts wins."""
+
+    convert = SimpleNamespace(asScala=lambda lines: lines)
+
+    def __init__(self, files: MemoryFiles) -> None:
+        self.files = files
+        self.commits = 0
+
+    def java(self, name: str) -> Any:
+        return (
+            SimpleNamespace(singletonList=lambda line: SimpleNamespace(iterator=lambda: iter([line])))
+            if name.endswith("Collections")
+            else str
+        )
+
+    def log(self, path: str) -> Any:
+        return SimpleNamespace(store=lambda: self, newDeltaHadoopConf=lambda: None)
+
+    def write(self, path: str, lines: Any, overwrite: bool, conf: object) -> None:
+        self.commits += 1
+        self.files.contents[path.removeprefix(f"{TABLE}/")] = b"kept"
+
+
+def check_commits_of(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conditional_log_store, "DeltaJvm", lambda spark: session)
+    monkeypatch.setattr(conditional_log_store, "table_files", lambda uri: session.files)
+    check_commits(cast(Any, None), TABLE)
+
+
 def test_a_store_that_ignores_the_condition_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    files, commits = MemoryFiles(), list[Any]()
+    session = Session(MemoryFiles())
+    with pytest.raises(MissingRequirementError, match="does not keep the first of two files that Spark creates"):
+        check_commits_of(session, monkeypatch)
+    assert session.commits == 2
+    assert session.files.contents == {}
 
-    class Careless:
-        """A Spark session whose store ignores ``If-None-Match``."""
 
-        convert = SimpleNamespace(asScala=lambda lines: lines)
-
-        def __init__(self, spark: object) -> None:
-            pass
-
-        def java(self, name: str) -> Any:
-            return (
-                SimpleNamespace(singletonList=lambda line: SimpleNamespace(iterator=lambda: iter([line])))
-                if name.endswith("Collections")
-                else str
-            )
-
-        def log(self, path: str) -> Any:
-            return SimpleNamespace(store=lambda: self, newDeltaHadoopConf=lambda: None)
+def test_a_second_commit_that_fails_for_another_reason_is_not_said_to_have_succeeded(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Closed(Session):
+        """A Spark session that loses its rights after the first commit."""
 
         def write(self, path: str, lines: Any, overwrite: bool, conf: object) -> None:
-            commits.append(path)
-            files.contents[path.removeprefix(f"{TABLE}/")] = b"kept"
+            super().write(path, lines, overwrite, conf)
+            if self.commits == 2:
+                kind = SimpleNamespace(getName=lambda: "java.nio.file.AccessDeniedException", getSuperclass=lambda: None)
+                denied = SimpleNamespace(
+                    getClass=lambda: kind, getCause=lambda: None, getMessage=lambda: "closed", _target_id="o1"
+                )
+                raise Py4JJavaError("failed", denied)
 
-    monkeypatch.setattr(conditional_log_store, "DeltaJvm", Careless)
-    monkeypatch.setattr(conditional_log_store, "table_files", lambda uri: files)
-    with pytest.raises(MissingRequirementError, match="both succeed"):
-        check_commits(cast(Any, None), TABLE)
-    assert len(commits) == 2
-    assert files.contents == {}
+    session = Closed(MemoryFiles())
+    with pytest.raises(MissingRequirementError, match=f"Spark cannot commit to tables in {TABLE}: closed"):
+        check_commits_of(session, monkeypatch)
+    assert session.files.contents == {}
 
 
 @pytest.mark.parametrize("uri", ["file:///tables/hourly", "hdfs://name-node/hourly"])

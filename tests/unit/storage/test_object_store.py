@@ -158,7 +158,7 @@ def files(store: _Store) -> Files:
 
 def test_a_store_that_accepts_a_second_object_of_the_same_name_is_refused_and_left_clean(store: _Store, files: Files) -> None:
     store.keeps_the_first = False
-    with pytest.raises(MissingRequirementError, match="does not keep the first of two objects") as refused:
+    with pytest.raises(MissingRequirementError, match="does not keep the first of two files") as refused:
         files.create("savepoint.json", b"{}")
     assert "If-None-Match" in refused.value.remedy
     assert store.objects == {}

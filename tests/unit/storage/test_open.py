@@ -74,12 +74,12 @@ def test_a_name_in_any_language_is_accepted(name: str) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["s3", "s3a", "gs", "abfss", "wasbs", "oss", "hdfs", "dbfs", "http", "memory", "C"])
-def test_another_scheme_is_refused_by_name_with_the_supported_places(scheme: str) -> None:
+def test_a_directory_with_another_scheme_is_refused_by_name_with_the_supported_places(scheme: str) -> None:
     with pytest.raises(InvalidParameterError) as refused:
         open_files(f"{scheme}://bucket/home")
     assert f"{scheme}: is not supported" in refused.value.failed
     assert "POSIX file system" in refused.value.failed
-    assert refused.value.remedy
+    assert "/data/pipelines/flights" in refused.value.remedy
     assert refused.value.evidence == {"url": f"{scheme}://bucket/home"}
 
 
@@ -234,6 +234,36 @@ def test_another_place_in_an_object_store_is_refused(url: str) -> None:
     with pytest.raises(InvalidParameterError) as refused:
         open_place(url)
     assert refused.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("url", "example"),
+    [
+        ("s3:/lake/flights", "s3://lake/homes/flights"),
+        ("s3a://b_d/a", "s3://lake/homes/flights"),
+        ("gs://b/../a", "gs://lake/homes/flights"),
+        ("abfs://lake", "abfss://lake@account.dfs.core.windows.net/homes/flights"),
+        ("hdfs:/homes", "hdfs://namenode:8020/homes/flights"),
+        ("file://host/homes", "file:///data/pipelines/flights"),
+    ],
+)
+def test_the_remedy_for_an_invalid_url_has_a_place_with_its_scheme(url: str, example: str) -> None:
+    with pytest.raises(InvalidParameterError) as refused:
+        open_place(url)
+    assert example in refused.value.remedy
+
+
+def test_a_store_is_refused_where_only_a_directory_is_possible_and_not_named_as_supported() -> None:
+    with pytest.raises(InvalidParameterError) as refused:
+        open_files("s3://bucket/checkpoint")
+    assert "This place has to be a directory" in refused.value.failed
+    assert "stores" not in refused.value.failed
+
+
+def test_the_refusal_of_an_unknown_store_names_the_known_ones() -> None:
+    with pytest.raises(InvalidParameterError, match="in stores: s3:, abfss:, gs: and hdfs:") as refused:
+        open_place("wasbs://lake@account/homes")
+    assert refused.value.remedy.endswith("Or give a place in a store, such as s3://lake/homes/flights.")
 
 
 def test_credentials_in_a_url_are_refused_and_not_repeated() -> None:

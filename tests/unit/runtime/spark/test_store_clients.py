@@ -31,6 +31,40 @@ def test_the_error_of_a_spark_without_a_client_for_a_store_names_the_package(pac
     assert f"--packages org.apache.hadoop:{package}:3.5.0" in str(refused.value.remedy)
 
 
+@pytest.mark.parametrize("package", PLACES)
+def test_the_error_names_the_setting_for_airflow(package: str) -> None:
+    with pytest.raises(MissingRequirementError) as refused:
+        check_clients(SPARK, [PLACES[package]])
+    assert f"spark.jars.packages=org.apache.hadoop:{package}:3.5.0 in the conf of the operator" in refused.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("package", "hadoop", "remedy"),
+    [
+        ("hadoop-aws", "3.4.1", "Use Spark 4.1 or newer"),
+        ("hadoop-gcp", "3.4.2", "Give Spark Google's connector"),
+    ],
+)
+def test_the_error_names_no_package_that_spark_s_hadoop_cannot_use(
+    monkeypatch: pytest.MonkeyPatch, package: str, hadoop: str, remedy: str
+) -> None:
+    monkeypatch.setattr(store_clients, "hadoop_version", lambda _: hadoop)
+    with pytest.raises(MissingRequirementError) as refused:
+        check_clients(SPARK, [PLACES[package]])
+    assert refused.value.remedy.startswith(remedy)
+    assert package not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("package", "hadoop"), [("hadoop-aws", "3.4.2"), ("hadoop-azure", "3.4.1"), ("hadoop-aws", "3.4.10-amzn-1")]
+)
+def test_the_package_has_the_version_of_spark_s_hadoop(monkeypatch: pytest.MonkeyPatch, package: str, hadoop: str) -> None:
+    monkeypatch.setattr(store_clients, "hadoop_version", lambda _: hadoop)
+    with pytest.raises(MissingRequirementError) as refused:
+        check_clients(SPARK, [PLACES[package]])
+    assert refused.value.evidence["package"] == f"org.apache.hadoop:{package}:{hadoop}"
+
+
 def test_a_spark_without_clients_reaches_directories_and_hdfs() -> None:
     check_clients(SPARK, ["file:///home", "hdfs://name-node/hourly"])
 
