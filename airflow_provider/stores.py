@@ -20,7 +20,7 @@ from spark_jobs.storage.google_settings import GoogleSettings
 from spark_jobs.storage.object_store_settings import is_in_object_store, root_of, use_store
 from spark_jobs.storage.open import open_place
 from spark_jobs.storage.s3_settings import S3Credentials, S3Settings
-from spark_jobs.storage.store_settings import ObjectStoreSettings
+from spark_jobs.storage.store_settings import ENDPOINT_FORM, ObjectStoreSettings, is_endpoint
 
 _KNOWN_OF_S3 = frozenset({"aws_session_token", "endpoint_url", "region_name", "service_config", "config_kwargs"})
 """The extras of an ``aws`` connection that are followed."""
@@ -70,7 +70,8 @@ def read_store(
     except AirflowNotFoundException as error:
         raise MissingRequirementError(
             f"There is no Airflow connection '{store_conn_id}', which store_conn_id names.",
-            remedy=f"Create it: airflow connections add {store_conn_id} --conn-type aws",
+            remedy=f"Create it: airflow connections add {store_conn_id} --conn-type aws; the type is wasb or adls for Azure, and "
+            "google_cloud_platform for Google Cloud.",
             connection=store_conn_id,
         ) from error
     read = _READERS.get(connection.conn_type)
@@ -88,11 +89,11 @@ def _read_s3(store_conn_id: str, connection: Any) -> S3Settings:
         raise _refused(store_conn_id, "has half of its credentials", "Give it both keys, or none and the process a role.")
     credentials = S3Credentials(connection.login, secret, token) if secret else None
     service = _service(extra)
-    endpoint = service.get("endpoint_url") or extra.get("endpoint_url")
-    checked = S3Settings.of({"AWS_ENDPOINT_URL": endpoint} if endpoint else {})
+    endpoint = service.get("endpoint_url") or extra.get("endpoint_url") or None
+    _check_endpoint(store_conn_id, "extra endpoint_url", endpoint)
     style = _json(extra.get("config_kwargs")).get("s3", {}).get("addressing_style", "path" if endpoint else "virtual")
     return S3Settings(
-        checked.endpoint, extra.get("region_name"), bucket_in_host=bool(endpoint) and style == "virtual", credentials=credentials
+        endpoint, extra.get("region_name"), bucket_in_host=bool(endpoint) and style == "virtual", credentials=credentials
     )
 
 
@@ -112,9 +113,9 @@ def _read_azure(store_conn_id: str, connection: Any) -> AzureSettings:
         )
     address = urlsplit(connection.host or "")
     emulator = connection.host if address.netloc and not address.netloc.endswith(".core.windows.net") else None
-    checked = AzureSettings.of({AzureSettings.ENDPOINT: emulator} if emulator else {})
+    _check_endpoint(store_conn_id, "host", emulator)
     credentials = AzureCredentials(key, token, connection.login if tenant else None, secret, tenant)
-    settings = AzureSettings(checked.endpoint, credentials=credentials if key or token or secret else None)
+    settings = AzureSettings(emulator, credentials=credentials if key or token or secret else None)
     if variables := settings.replaced_by(os.environ):
         raise _refused(
             store_conn_id,
@@ -147,6 +148,14 @@ def _followed(store_conn_id: str, connection: Any, known: frozenset[str]) -> dic
             "Give it other credentials, or neither credentials nor these extras and the process a role.",
         )
     return extra
+
+
+def _check_endpoint(store_conn_id: str, field: str, endpoint: str | None) -> None:
+    """Refuses the endpoint of a connection that a client would interpret in its own way. It is not shown: it may contain a password."""
+    if endpoint and not is_endpoint(endpoint):
+        raise _refused(
+            store_conn_id, f"cannot be used: its {field} is not {ENDPOINT_FORM}", f"Correct the {field} of the connection."
+        )
 
 
 def _service(extra: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -20,7 +20,7 @@ from spark_jobs.protocol.errors import (
 from spark_jobs.storage.azure_settings import AzureSettings
 from spark_jobs.storage.forks import OneProcess
 from spark_jobs.storage.google_settings import GoogleSettings
-from spark_jobs.storage.object_store_settings import denied, kind_of, store_of, without_root
+from spark_jobs.storage.object_store_settings import connection_of, denied, kind_of, store_of, without_root
 from spark_jobs.storage.s3_settings import S3Settings
 from spark_jobs.storage.store_settings import ObjectStoreSettings
 
@@ -47,8 +47,9 @@ _CODE = re.compile(r"<Code>(\w{1,100})</Code>")
 
 
 def open_client(root: str, retry_timeout: timedelta) -> "ObjectStore":
-    """Returns the client of a bucket or a container for the environment's credentials and endpoint. Reads and writes nothing.
+    """Returns the client of a bucket or a container. Reads and writes nothing.
 
+    Its credentials and endpoint are those of an Airflow connection that has named the store, else of the environment.
     All users of a root share one client and its connections, because a triggerer checks a thousand homes.
 
     Args:
@@ -56,7 +57,8 @@ def open_client(root: str, retry_timeout: timedelta) -> "ObjectStore":
         retry_timeout: Time for which a call is repeated.
 
     Raises:
-        InvalidParameterError: The environment has an invalid setting: an endpoint that is not a URL, or an incomplete credential.
+        InvalidParameterError: The environment has an invalid setting: an endpoint that is not a URL, or an incomplete credential. Or it is
+            not known which of several stores has the root.
     """
     settings = store_of(root)  # invalid settings are refused here, before the client interprets them
     said = tuple(sorted((name, value) for name, value in os.environ.items() if name.startswith(_PREFIXES)))
@@ -150,18 +152,34 @@ def translated_store(place: str, *, writes: bool = False) -> Iterator[None]:
         raise StorageError(
             f"{place}: {_reason(error)}",
             safe="No object is partly written, and the call may be repeated.",
-            remedy="The environment of this process has no credentials, and its host's role gave none. "
-            f"Start it with {kind.CREDENTIALS}; savepoints are written by the driver."
+            remedy=_without_credentials(place)
             if any(path in f"{error}" for path in _ROLE_PATHS)
-            else f"Repeat; if the error persists, check the {kind.ROOT}, the endpoint ({kind.ENDPOINT}) and the network.",
+            else f"Repeat; if the error persists, check the {kind.ROOT}, the endpoint ({connection_of(place) or kind.ENDPOINT}) and the "
+            "network.",
             path=place,
         ) from error
 
 
+def _without_credentials(place: str) -> str:
+    """Returns the remedy if a process has no credentials, and the role of its host gives none."""
+    connection = connection_of(place)
+    if connection:
+        return (
+            f"Give credentials to {connection}: it has none, this process's environment has none, and the host's role gave none."
+        )
+    return (
+        "The environment of this process has no credentials, and its host's role gave none. "
+        f"Start it with {kind_of(place).CREDENTIALS}; savepoints are written by the driver."
+    )
+
+
 def _unusable(place: str, reason: str) -> InvalidParameterError:
+    connection, variables = connection_of(place), f"the variables {_family(kind_of(place))}… of this process"
     return InvalidParameterError(
-        f"The environment's settings for object stores cannot be used: {reason}",
-        remedy=f"Correct the variables {_family(kind_of(place))}… of this process.",
+        f"The settings of {connection or 'the environment'} for object stores cannot be used: {reason}",
+        remedy=f"Correct {connection}, or {variables}, which the client of the store reads, too."
+        if connection
+        else f"Correct {variables}.",
     )
 
 

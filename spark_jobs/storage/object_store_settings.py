@@ -113,11 +113,11 @@ def denied(place: str, reason: str) -> AccessDeniedError:
     Raise it without its cause: the store's answer may contain the signed text, with a session token.
     """
     kind, (owner, endpoint) = kind_of(place), _asked_as(place)
+    ways = "" if connection_of(place) else f" ({kind.CREDENTIALS}, or a role of the host)"
     return AccessDeniedError(
         f"{place}: the store denies access. {reason}",
         exists=f"{endpoint} was asked with the credentials of {owner}.",
-        remedy=f"Name a place in a {kind.ROOT} of these credentials; or give them the rights to list, read, write and delete there "
-        f"({kind.CREDENTIALS}, or a role of the host).",
+        remedy=f"Name a place in a {kind.ROOT} of these credentials; or give them the rights to list, read, write and delete there{ways}.",
         path=place,
         endpoint=endpoint,
         credentials=owner,
@@ -130,12 +130,18 @@ def without_root(place: str) -> NotFoundError:
     return NotFoundError(
         f"{place}: the {kind.ROOT} does not exist.",
         exists=f"{endpoint} was asked with the credentials of {owner}.",
-        remedy=f"Correct the {kind.ROOT}, or create it. If it is in another store, correct the endpoint ({kind.ENDPOINT}) and the "
-        "credentials.",
+        remedy=f"Correct the {kind.ROOT}, or create it. If it is in another store, correct the endpoint "
+        f"({connection_of(place) or kind.ENDPOINT}) and the credentials.",
         path=place,
         endpoint=endpoint,
         credentials=owner,
     )
+
+
+def connection_of(place: str) -> str | None:
+    """Returns the Airflow connection that has the settings for a place, in words; None: the environment has them."""
+    name, settings = next(iter(_named_for(place).items()), ("", None))
+    return None if settings is None else f"the Airflow connection {name}"
 
 
 def _asked_as(place: str) -> tuple[str, str]:

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from spark_jobs.protocol.errors import InvalidParameterError, RejectedError
 
+ENDPOINT_FORM = "of the form https://host:port, without a user"
 _NO_URL = re.compile(r"[^!-~]")
 
 
@@ -82,14 +83,14 @@ class ObjectStoreSettings(ABC):
             raise RejectedError(
                 f"The setting {address} names another store than the environment.",
                 exists=f"Spark would write to {chosen}; documents and Delta commits go to {self.endpoint or self.CLOUD}.",
-                remedy=f"Remove the setting, and name the store with {self.ENDPOINT}.",
+                remedy=f"Remove the setting, and name the store with {self.ENDPOINT}, or in Airflow in the connection of store_conn_id.",
                 setting=address,
             )
         return settings | {key: given[key] for key in settings.keys() & given.keys()}
 
 
 def check_endpoint(name: str, endpoint: str | None) -> None:
-    """Refuses an endpoint that a client would interpret in its own way.
+    """Refuses an endpoint of the environment that a client would interpret in its own way.
 
     Args:
         name: Name of the environment variable that has it.
@@ -98,18 +99,20 @@ def check_endpoint(name: str, endpoint: str | None) -> None:
     Raises:
         InvalidParameterError: The endpoint is not a URL, or contains a user. It is not shown, because it may contain a password.
     """
-    if not endpoint:
-        return
-    try:
-        found = urlsplit(endpoint)
-        usable = found.scheme in ("http", "https") and found.hostname and "@" not in found.netloc and not _NO_URL.search(endpoint)
-    except ValueError:
-        usable = False
-    if not usable:
+    if endpoint and not is_endpoint(endpoint):
         raise InvalidParameterError(
-            f"The environment's settings for object stores cannot be used: {name} is not of the form https://host:port, without a user.",
+            f"The settings of the environment for object stores cannot be used: {name} is not {ENDPOINT_FORM}.",
             remedy=f"Correct {name} in the environment of this process.",
         )
+
+
+def is_endpoint(text: str) -> bool:
+    """Returns True for an endpoint that every client interprets in the same way."""
+    try:
+        found = urlsplit(text)
+        return found.scheme in ("http", "https") and bool(found.hostname) and "@" not in found.netloc and not _NO_URL.search(text)
+    except ValueError:
+        return False
 
 
 def _host_of(endpoint: str) -> str:

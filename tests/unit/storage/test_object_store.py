@@ -23,9 +23,12 @@ from spark_jobs.protocol.errors import (
     Retry,
     StorageError,
 )
+from spark_jobs.storage import object_store_settings
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.object_store import ObjectStoreFiles
+from spark_jobs.storage.object_store_settings import use_store
 from spark_jobs.storage.open import open_place
+from spark_jobs.storage.s3_settings import S3Settings
 from tests.support.memory_files import MemoryFiles
 from tests.support.object_store import BUCKET, Requests, object_store
 
@@ -269,9 +272,21 @@ def test_settings_that_cannot_be_used_are_refused_and_not_shown(
         monkeypatch.delenv(name)
     else:
         monkeypatch.setenv(name, value)
-    with pytest.raises(InvalidParameterError, match="settings for object stores cannot be used") as refused:
+    with pytest.raises(InvalidParameterError, match="settings of the environment for object stores cannot be used") as refused:
         ObjectStoreFiles("s3://bucket", "savepoint")
     assert "hidden" not in f"{refused.value}"
+
+
+def test_the_refusal_of_settings_that_cannot_be_used_names_the_connection_that_has_them(
+    store: _Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(object_store_settings, "_of_names", {})
+    monkeypatch.setattr(object_store_settings, "_of_roots", {})
+    use_store("lake", S3Settings.of(os.environ), ["s3://bucket"])
+    monkeypatch.setenv("AWS_CONDITIONAL_PUT", "disabled")
+    with pytest.raises(InvalidParameterError, match="settings of the Airflow connection lake for object stores") as refused:
+        ObjectStoreFiles("s3://bucket", "savepoint").create("a", b"")
+    assert refused.value.remedy.startswith("Correct the Airflow connection lake, or the variables AWS_… of this process")
 
 
 def test_a_client_without_conditional_writes_is_refused(store: _Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,6 +75,7 @@ def test_a_refusal_names_the_connection_of_the_place_and_its_endpoint_and_no_sec
             refusal.exists == "https://store.example.com was asked with the credentials of the Airflow connection a connection."
         )
         assert "word" not in f"{refusal} {refusal.evidence}"
+        assert "AWS_" not in f"{refusal} {refusal.evidence}", "the environment has nothing to correct"
     assert denied("s3://pond/x", "403").exists == "AWS was asked with the credentials of the Airflow connection another."
 
 
