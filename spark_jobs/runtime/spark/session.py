@@ -85,7 +85,7 @@ _POOL = "spark.scheduler.pool"
 _PATH = "org.apache.hadoop.fs.Path"
 _CATALOG, _FORGETS = "spark.sql.catalogImplementation", "in-memory"
 _SUBMITTED_DEFAULTS = {key: value for key, value in _DEFAULTS.items() if key.startswith(("spark.databricks.", "spark.sql."))}
-"""Log settings of our own drivers. The administrator of a cluster decides how much its drivers log."""
+"""The defaults that also hold under ``spark-submit``. The administrator of a cluster decides about its drivers' logs and scheduler."""
 
 
 def check_java() -> str:
