@@ -43,7 +43,7 @@ def store() -> Iterator[str]:
         yield place
 
 
-# Each durable step is the same on a disk, where its test fails by day.
+# The durable steps are the same in both. By day the run on a disk already finds faults that do not depend on the store.
 @pytest.fixture(params=["on a disk", pytest.param("in a store", marks=[pytest.mark.stores, pytest.mark.nightly])])
 def bucket(request: pytest.FixtureRequest) -> str | None:
     """The store of home and tables. None: they are on a disk."""

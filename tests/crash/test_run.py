@@ -143,7 +143,7 @@ def test_three_suspended_days_survive_crashes_at_every_point(any_site: RunSite, 
 SOME = {Step.ATTEMPT_CREATE, Step.INCARNATION_CLOSE, Step.MANIFEST_CREATE, Step.RESPONSE_CREATE}
 
 
-# Each durable step is the same on a disk, where its test fails by day.
+# The durable steps are the same in both. By day the points on a disk already find faults that do not depend on the store.
 @pytest.mark.parametrize(
     ("bucket", "steps"),
     [

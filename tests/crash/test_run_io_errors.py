@@ -92,7 +92,7 @@ def requests(any_site: RunSite, tmp_path: Path) -> list[int]:
     return found
 
 
-# Each night another share. Most of the operations are the same as on a disk, where the test of a sample fails by day.
+# Each night another share. By day the sample on a disk already finds faults that do not depend on the store.
 @pytest.mark.nightly
 @pytest.mark.stores
 @pytest.mark.parametrize("bucket", ["in a store"], indirect=True)

@@ -174,7 +174,7 @@ IN_A_STORE_AT_NIGHT = [ON_A_DISK, pytest.param(IN_A_STORE, marks=AT_NIGHT)]
 in_a_store_too = pytest.mark.parametrize("site", [ON_A_DISK, pytest.param(IN_A_STORE, marks=pytest.mark.stores)], indirect=True)
 """Runs a test on a disk, and with home and tables in a store."""
 in_a_store_at_night = pytest.mark.parametrize("site", IN_A_STORE_AT_NIGHT, indirect=True)
-"""Does the same, in a store only at night. By day the test fails on a disk for everything that both have in common."""
+"""Does the same, in a store only at night. By day the run on a disk already finds faults that do not depend on the store."""
 bounded_or_in_a_store_at_night = pytest.mark.parametrize(
     ("events", "site"),
     [
