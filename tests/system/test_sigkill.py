@@ -53,15 +53,17 @@ def kill_in_turn(drivers: Drivers, moments: Moments) -> None:
     drivers.wait_gone()
 
 
-# test_in_stores.py kills drivers in stores between two checkpoints. At each step the store is the same as the disk, where the test of a few
-# fails by day.
+# By day the few on a disk already find faults that do not depend on the store. In a store, test_in_stores.py kills a driver between two
+# checkpoints.
 @pytest.mark.parametrize(
     ("bucket", "moments"),
     [
         pytest.param("on a disk", A_FEW, id="at a few"),
         pytest.param("on a disk", ALTERNATELY | SWEPT, id="before or after each", marks=pytest.mark.nightly),
         pytest.param("on a disk", BOTH | SWEPT, id="before and after each", marks=pytest.mark.nightly),
-        pytest.param("in S3", ALTERNATELY | SWEPT, id="before or after each, in S3", marks=pytest.mark.nightly),
+        pytest.param(
+            "in S3", ALTERNATELY | SWEPT, id="before or after each, in S3", marks=[pytest.mark.stores, pytest.mark.nightly]
+        ),
     ],
     indirect=["bucket"],
 )
