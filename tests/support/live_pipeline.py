@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs import CheckpointSettings, DeltaSink, Pipeline, RestartStrategy
+from tests.support.opened_tables import IN_A_STORE, opened
 
 SECOND_US = 1_000_000
 DELAY_S = 10
@@ -94,17 +95,17 @@ class Events:
 
 def public_ids(table: Path | str) -> list[int]:
     """Returns the column ``id`` of a table, sorted; empty if the table does not exist."""
-    return (
-        sorted(DeltaTable(str(table)).to_pyarrow_table(columns=["id"])["id"].to_pylist())
-        if DeltaTable.is_deltatable(str(table))
-        else []
-    )
+    return sorted(opened(str(table)).to_pyarrow_table(columns=["id"])["id"].to_pylist()) if _exists(table) else []
 
 
 def public_minutes(table: Path | str) -> list[tuple[Any, ...]]:
     """Returns the public windows in the form of :meth:`Events.closed_minutes`."""
-    if not DeltaTable.is_deltatable(str(table)):
+    if not _exists(table):
         return []
-    found = DeltaTable(str(table)).to_pyarrow_table().to_pandas()
+    found = opened(str(table)).to_pyarrow_table().to_pandas()
     begins_s = found["minute"].map(lambda minute: int(minute.timestamp()))
     return sorted((begin_s, int(n), int(s)) for begin_s, n, s in zip(begins_s, found["events"], found["ids"], strict=True))
+
+
+def _exists(table: Path | str) -> bool:
+    return DeltaTable.is_deltatable(str(table), IN_A_STORE)

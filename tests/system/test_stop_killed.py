@@ -12,8 +12,7 @@ from spark_jobs.control.status import read_status
 from spark_jobs.protocol.checkpoint_requests import Wanted
 from spark_jobs.protocol.ids import StageName
 from spark_jobs.protocol.steps import Step
-from spark_jobs.storage.local import LocalFiles
-from spark_jobs.storage.open import open_files
+from spark_jobs.storage.open import open_place
 from tests.support import live_pipeline
 from tests.support.crashes import HOUSEKEEPING
 from tests.support.drivers import Doomed, Drivers, drivers_on, ended
@@ -26,24 +25,29 @@ pytestmark = [pytest.mark.spark, pytest.mark.nightly]
 PATIENCE_S = 120.0
 LOOK_S = 0.2
 ROWS, FILES = 500, 25
+IN_S3 = "in S3"
 CASES = [
     pytest.param(
+        bucket,
         bounded,
         drain,
         Doomed("killed", step, before, since=Step.DRAIN_BEGIN if step in FLUSH_STEPS else None),
-        id=f"{'drain' if drain else 'stop'} {'before' if before else 'after'} {step.value}-{'bounded' if bounded else 'live'}",
+        id=f"{'drain' if drain else 'stop'} {'before' if before else 'after'} {step.value}-{'bounded' if bounded else 'live'}-{bucket}",
+        marks=pytest.mark.stores if bucket == IN_S3 else (),
     )
+    for bucket in ("on a disk", IN_S3)
     for bounded in (False, True)
     for drain, steps in ((False, STOP_STEPS), (True, DRAIN_STEPS))
-    for step in steps
+    for number, step in enumerate(steps)
     for before in (True, False)
     if drain or not bounded or step not in HOUSEKEEPING  # such a stop comes before the first stage's rows are consumed
+    if bucket != IN_S3 or before == ((number + bounded) % 2 == 0)  # one of the two for a live input, the other for a bounded one
 ]
 
 
 @pytest.fixture
-def drivers(tmp_path: Path) -> Iterator[Drivers]:
-    site = RunSite(tmp_path / "site", tmp_path / "events", live_pipeline.pipeline)
+def drivers(tmp_path: Path, bucket: str | None) -> Iterator[Drivers]:
+    site = RunSite(tmp_path / "site", tmp_path / "events", live_pipeline.pipeline, bucket=bucket)
     with drivers_on(site, live_pipeline.__file__) as made:
         yield made
 
@@ -56,7 +60,7 @@ def wait_until(condition: Callable[[], object]) -> None:
         waited_s += LOOK_S
 
 
-@pytest.mark.parametrize(("bounded", "drain", "doom"), CASES)
+@pytest.mark.parametrize(("bucket", "bounded", "drain", "doom"), CASES, indirect=["bucket"])
 def test_a_stop_is_ended_by_whoever_comes_next(
     drivers: Drivers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, doom: Doomed, *, drain: bool, bounded: bool
 ) -> None:
@@ -67,7 +71,7 @@ def test_a_stop_is_ended_by_whoever_comes_next(
         monkeypatch.setenv(BOUNDED, "yes")
         options.append("--publish=every_checkpoint")
         furthest, enough = ["copied"], ROWS // FILES
-    files = LocalFiles(drivers.site.home)
+    files = drivers.site.files()
     driver = drivers.start(*options, run="live", doom=doom)
 
     def has_read() -> bool:
@@ -85,7 +89,7 @@ def test_a_stop_is_ended_by_whoever_comes_next(
     assert answer is not None
     assert answer.error is None
     assert answer.savepoint is not None
-    assert (verify(open_files(answer.savepoint)).checkpoint, answer.drained) == (answer.checkpoint, drain)
+    assert (verify(open_place(answer.savepoint)).checkpoint, answer.drained) == (answer.checkpoint, drain)
     rows = len(public_ids(drivers.site.table("copied")))
     if bounded:
         assert 0 < rows < ROWS, "the stop came in the middle"
