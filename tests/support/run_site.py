@@ -160,9 +160,9 @@ class RunSite:
         """Returns the rows of every table, sorted. A table that does not exist is empty."""
         return {sink: _rows(self.table(sink)) for sink in SINKS}
 
-    def publications(self) -> dict[str, int]:
+    def publications(self, sinks: Iterable[str] = SINKS) -> dict[str, int]:
         """Returns the number of Delta transactions that have published into each table."""
-        return {sink: len(self._publications(sink)) for sink in SINKS}
+        return {sink: len(self._publications(sink)) for sink in sinks}
 
     def _publications(self, sink: str) -> list[int]:
         with with_log(self.table(sink)) as table:

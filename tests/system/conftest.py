@@ -17,6 +17,11 @@ from tests.support.versitygw import versitygw
 
 __all__ = ["seed"]
 
+in_s3_at_night = pytest.mark.parametrize(
+    "bucket", ["on a disk", pytest.param("in S3", marks=[pytest.mark.stores, pytest.mark.nightly])], indirect=True
+)
+"""Runs a test on a disk, and at night with home and tables in S3."""
+
 
 @pytest.fixture
 def bucket(request: pytest.FixtureRequest) -> Iterator[str | None]:

@@ -18,11 +18,12 @@ from spark_jobs.control.status import read_status
 from spark_jobs.protocol.documents import CheckpointKind, Manifest
 from spark_jobs.protocol.ids import StageName
 from spark_jobs.protocol.steps import Step
-from tests.support import bounded_pipeline, delta_logs
+from tests.support import bounded_pipeline
 from tests.support.bounded_pipeline import KEYS, SINKS, Answer, Changes, public
 from tests.support.drivers import Doomed, Drivers, drivers_on
 from tests.support.killed_drivers import KilledDrivers
 from tests.support.run_site import RunSite
+from tests.system.conftest import in_s3_at_night
 
 pytestmark = [pytest.mark.spark, pytest.mark.nightly]
 
@@ -44,10 +45,6 @@ class Bounded(KilledDrivers):
     def host(self) -> Path:
         assert self.drivers.host is not None
         return self.drivers.host
-
-    @property
-    def warehouse(self) -> Path:
-        return self.drivers.site.directory / "warehouse"
 
     def start(self) -> Popen[str]:
         """Starts a driver. Every second driver runs on another host."""
@@ -105,7 +102,8 @@ class Bounded(KilledDrivers):
             assert parts in ([], list(range(first, first + len(parts)))), (stage, parts, first, head and head.checkpoint)
 
     def lose_all_but_home_and_tables(self) -> None:
-        for lost in (self.drivers.site.home / "work", self.host):
+        site = self.drivers.site
+        for lost in (site.home if site.bucket else site.home / "work", self.host):
             rmtree(lost)
             assert not lost.exists()
         self.changes.forget()
@@ -120,22 +118,26 @@ class Bounded(KilledDrivers):
         last = self.store.head()
         assert last
         assert (last.round, last.checkpoint_kind, last.drained) == (1, CheckpointKind.FINAL, True)
-        assert public(self.warehouse) == self.changes.answer()
+        assert public(self.drivers.site.warehouse) == self.changes.answer()
 
 
 @pytest.fixture
-def bounded(tmp_path: Path, seed: int) -> Iterator[Bounded]:
+def bounded(tmp_path: Path, seed: int, bucket: str | None) -> Iterator[Bounded]:
     changes = Changes(tmp_path, 0)
-    with drivers_on(RunSite(tmp_path / "site", changes.path, bounded_pipeline.pipeline), bounded_pipeline.__file__) as drivers:
+    site = RunSite(tmp_path / "site", changes.path, bounded_pipeline.pipeline, bucket=bucket)
+    with drivers_on(site, bounded_pipeline.__file__) as drivers:
         yield Bounded(replace(drivers, host=tmp_path / "host"), changes, Random(seed))
 
 
 @pytest.mark.parametrize(
-    ("kills", "parts", "publish"),
+    ("bucket", "kills", "parts", "publish"),
     [
-        (25, 39, "final"),
-        (10, 24, "every_checkpoint"),
+        ("on a disk", 25, 39, "final"),
+        ("on a disk", 10, 24, "every_checkpoint"),
+        pytest.param("in S3", 10, 24, "final", marks=pytest.mark.stores),
+        pytest.param("in S3", 6, 24, "every_checkpoint", marks=pytest.mark.stores),
     ],
+    indirect=["bucket"],
 )
 def test_with_home_and_tables_alone_only_what_came_after_the_newest_checkpoint_is_done_again(
     bounded: Bounded, kills: int, parts: int, publish: str
@@ -146,20 +148,21 @@ def test_with_home_and_tables_alone_only_what_came_after_the_newest_checkpoint_i
     for number in range(kills):
         bounded.run_and_kill((2 * parts - 1) // kills, checkpoint=number % 2 == 0)
         if publish == "final":
-            assert public(bounded.warehouse) == NOTHING
+            assert public(bounded.drivers.site.warehouse) == NOTHING
     head = bounded.store.head()
     assert head
     assert head.checkpoint_kind is CheckpointKind.PERIODIC
     bounded.assert_ends()
     if publish == "final":
-        assert [len(delta_logs.publications(bounded.warehouse / sink)) for sink in SINKS] == [1, 1]
+        assert bounded.drivers.site.publications(SINKS) == dict.fromkeys(SINKS, 1)
 
 
+@in_s3_at_night
 def test_with_home_and_tables_alone_a_final_checkpoint_becomes_public_once(bounded: Bounded) -> None:
     bounded.changes.deliver(3)
     for doom in (Doomed("killed", Step.PUBLISH_SINK, before=True), Doomed("killed", Step.BURY_KEYS, before=False)):
         bounded.kill_at(doom)
         assert bounded.store.head()
-        assert public(bounded.warehouse)["newest"] == []
+        assert public(bounded.drivers.site.warehouse)["newest"] == []
     bounded.assert_ends()
-    assert [len(delta_logs.publications(bounded.warehouse / sink)) for sink in SINKS] == [1, 1]
+    assert bounded.drivers.site.publications(SINKS) == dict.fromkeys(SINKS, 1)
