@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from random import Random
 from signal import SIGKILL
 from subprocess import Popen
@@ -32,8 +31,8 @@ class KilledDrivers:
     def start(self) -> Popen[str]:
         return self.drivers.start(*self.options, run="live")
 
-    def table(self, name: str) -> Path:
-        return Path(self.drivers.site.table(name))
+    def table(self, name: str) -> str:
+        return self.drivers.site.table(name)
 
     def cancel(self) -> None:
         """Cancels the newest attempt."""

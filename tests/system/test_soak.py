@@ -16,13 +16,14 @@ from tests.support import delta_logs, soak_pipeline
 from tests.support.drivers import Drivers, drivers_on, ended
 from tests.support.killed_drivers import KilledDrivers
 from tests.support.live_pipeline import public_ids
+from tests.support.opened_tables import opened, with_log
 from tests.support.run_site import RunSite
 from tests.support.soak_pipeline import Orders
 
 pytestmark = pytest.mark.spark
 
-ROUNDS = 60
-"""The minutes of an hour. Each brings one bad order."""
+ROUNDS, ROUNDS_IN_S3 = 60, 12
+"""The minutes of an hour, and a fifth of them. Each brings one bad order."""
 ROWS = 400
 BEHIND_MAX = 2
 """In checkpoints."""
@@ -39,7 +40,7 @@ class Soak(KilledDrivers):
         self.most_behind = 0
 
     def refusing(self) -> DeltaTable:
-        return DeltaTable(str(self.table(REFUSING)))
+        return opened(self.table(REFUSING))
 
     def healthy_have_all(self) -> bool:
         """Looks at the healthy tables. Returns True if they show every order."""
@@ -54,18 +55,19 @@ class Soak(KilledDrivers):
         return bool(failing and "closed" in failing) or bool(status and status.blocked and status.blocked.held == (REFUSING,))
 
     def exists(self, sink: str) -> bool:
-        return bool(self.table(sink).exists() and delta_logs.publications(self.table(sink)))
+        return bool(self.drivers.site.publications([sink])[sink])
 
     def behind(self, sink: SinkName) -> int:
         """Returns the number of complete checkpoints with rows that a table does not show."""
         manifests = CheckpointStore(self.files).manifests()
-        public = delta_logs.newest(self.table(sink), "txn")["version"]
+        with with_log(self.table(sink)) as table:
+            public = delta_logs.newest(table, "txn")["version"]
         return sum(each.checkpoint > public and each.sinks[sink].actions.rows > 0 for each in manifests)
 
     def newest(self) -> dict[int, int]:
         if not self.exists("newest"):
             return {}
-        found = DeltaTable(str(self.table("newest"))).to_pyarrow_table().to_pydict()
+        found = opened(self.table("newest")).to_pyarrow_table().to_pydict()
         return dict(zip(found["customer"], found["id"], strict=True))
 
     def newest_of_all(self) -> dict[int, int]:
@@ -91,17 +93,22 @@ class Soak(KilledDrivers):
 
 
 @pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("bucket", "rounds"),
+    [("on a disk", ROUNDS), pytest.param("in S3", ROUNDS_IN_S3, marks=pytest.mark.stores)],
+    indirect=["bucket"],
+)
 def test_healthy_tables_keep_up_and_the_ledger_has_what_is_missing_until_it_is_backfilled(
-    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, seed: int, bucket: str | None, rounds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     orders = Orders(tmp_path / "orders")
-    site = RunSite(tmp_path / "site", orders.path, soak_pipeline.pipeline)
+    site = RunSite(tmp_path / "site", orders.path, soak_pipeline.pipeline, bucket=bucket)
     with drivers_on(site, soak_pipeline.__file__) as drivers:
         soak = Soak(drivers, orders, Random(seed))
         orders.add(ROWS)
         driver = soak.start()
         soak.until(lambda: soak.healthy_have_all() and public_ids(soak.table(REFUSING)), driver)
-        for number in range(ROUNDS):
+        for number in range(rounds):
             if number % 2 == 0:
                 soak.until(soak.has_caught_up, driver)
                 soak.refusing().alter.add_constraint({"closed": f"id < {orders.rows}"})
@@ -116,7 +123,7 @@ def test_healthy_tables_keep_up_and_the_ledger_has_what_is_missing_until_it_is_b
                 soak.until(soak.healthy_have_all, driver)
         soak.until(soak.has_caught_up, driver)
         assert soak.most_behind <= BEHIND_MAX
-        assert len(soak.ledger.entries()) == ROUNDS + 1
+        assert len(soak.ledger.entries()) == rounds + 1
         soak.cancel()
         ended(driver)
 
