@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from uuid import uuid4
 
-from spark_jobs.protocol.errors import MissingRequirementError, RejectedError
+from spark_jobs.protocol.errors import MissingRequirementError, NotFoundError, RejectedError
 from spark_jobs.publication.delta_jvm import DeltaJvm, java_class_names, java_message
 from spark_jobs.publication.java_sources import JavaSourceError, load_java
 from spark_jobs.storage.files import keeps_no_first
@@ -80,6 +80,7 @@ def check_commits(spark: "SparkSession", uri: str) -> None:
 
     Raises:
         MissingRequirementError: Both succeed, or the first one fails.
+        RejectedError: Spark commits in another store than this process.
         StorageError: The store does not answer.
     """
     from py4j.protocol import Py4JJavaError
@@ -101,7 +102,11 @@ def check_commits(spark: "SparkSession", uri: str) -> None:
         except Py4JJavaError as error:
             if _TAKEN not in java_class_names(error.java_exception):
                 raise
-            kept = place.read(name) == b"first\n"
+            try:
+                kept = place.read(name) == b"first\n"
+            except NotFoundError as missing:
+                path.getFileSystem(log.newDeltaHadoopConf()).delete(path, False)
+                raise _elsewhere(uri) from missing
         else:
             kept = False
     except Py4JJavaError as error:
@@ -116,3 +121,15 @@ def check_commits(spark: "SparkSession", uri: str) -> None:
         place.delete(neighbour)
     if not kept:
         raise keeps_no_first(uri, "Spark")
+
+
+def _elsewhere(uri: str) -> RejectedError:
+    bucket = urlsplit(uri).netloc
+    return RejectedError(
+        f"Spark commits to tables in {uri} in another store than this process.",
+        exists="Spark would stage rows in a store that is not published.",
+        safe="Nothing was staged, and nothing was left in either store.",
+        remedy=f"Remove the endpoint of the bucket from Spark's settings (fs.s3a.bucket.{bucket}.endpoint, also in core-site.xml). "
+        "Name the store in the environment, or in the Airflow connection.",
+        table=uri,
+    )

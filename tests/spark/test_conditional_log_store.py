@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
 from typing import Any
+from urllib.request import Request, urlopen
 from uuid import uuid4
 
 import pytest
@@ -16,8 +17,10 @@ from spark_jobs.protocol.delta_log import DELTA_LOG, commit_name
 from spark_jobs.protocol.errors import AlreadyExistsError, RejectedError
 from spark_jobs.publication.conditional_log_store import check_commits, make_commits_conditional
 from spark_jobs.publication.delta_jvm import DeltaJvm, java_class_names
+from spark_jobs.storage.open import open_place
 from spark_jobs.storage.table_uris import table_files
 from tests.support.lost_answers import lost_answers
+from tests.support.object_store import object_store_apart, s3_environment
 from tests.support.versitygw import versitygw_of
 
 pytestmark = pytest.mark.spark
@@ -142,6 +145,23 @@ def test_a_commit_whose_answer_is_lost_has_succeeded_once(spark: SparkSession, t
 def test_trial_commits_leave_nothing_behind(spark: SparkSession, any_table: str) -> None:
     check_commits(spark, any_table)
     assert table_files(any_table).paths() == []
+
+
+@pytest.mark.stores
+def test_a_spark_with_another_store_for_the_bucket_is_refused_and_leaves_nothing_there(spark: SparkSession, table: str) -> None:
+    bucket, servers = uuid4().hex, [os.environ["AWS_ENDPOINT_URL"]]
+    with object_store_apart():
+        servers.append(os.environ["AWS_ENDPOINT_URL"])
+        for server in servers:
+            urlopen(Request(f"{server}/{bucket}", method="PUT"), timeout=30).close()
+        elsewhere = open_place(f"s3://{bucket}")
+        spark.sparkContext._jsc.hadoopConfiguration().set(f"fs.s3a.bucket.{bucket}.endpoint", servers[1])
+        with s3_environment(servers[0]):
+            here = open_place(f"s3://{bucket}")
+            with pytest.raises(RejectedError, match="in another store than this process"):
+                check_commits(spark, f"s3://{bucket}/table")
+            assert here.paths() == []
+        assert elsewhere.paths() == []
 
 
 def test_another_log_store_is_refused(spark: SparkSession, table: str) -> None:
