@@ -138,15 +138,15 @@ def start_local_driver(
                 stdout=stream,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env=_environment(store) | dict(environment),
+                env=process_environment(store) | dict(environment),
             )
         except OSError as error:
             raise _not_started(command[0], error) from error
     return LocalDriver(process, output, submits=submits)
 
 
-def _environment(store: ObjectStoreSettings | None) -> dict[str, str]:
-    """Returns the environment of this process without Airflow's own part of it, and with another store."""
+def process_environment(store: ObjectStoreSettings | None) -> dict[str, str]:
+    """Returns the environment of this process without Airflow's own part of it, and with another store; None: with its own."""
     found = {name: value for name, value in os.environ.items() if not name.startswith(_AIRFLOWS)}
     if store is None:
         return found

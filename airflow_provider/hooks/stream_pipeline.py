@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import AirflowRuntimeError
 
 from airflow_provider.drivers.driver_log import LogFile, made_output_place
 from airflow_provider.drivers.driver_probe import probe_driver
-from airflow_provider.drivers.local_driver import LocalDriver, start_local_driver
+from airflow_provider.drivers.local_driver import LocalDriver, process_environment, start_local_driver
 from airflow_provider.hidden_values import hide
 from airflow_provider.homes import check_place, check_roots, home_options, open_allowed_home, open_savepoint
 from airflow_provider.orders import StartOrder, json_values
@@ -192,6 +192,19 @@ class StreamPipelineHook(BaseHook):
     def publication_log(self, home: str, checkpoint: CheckpointId) -> LogFile:
         """Returns the output file of the processes of :meth:`start_publication` for a checkpoint, if this host has it."""
         return LogFile(name := publication_output_path(checkpoint), self.files(home).local(name))
+
+    def environment(self) -> dict[str, str]:
+        """Returns the environment for a process of your own, such as an audit of staged rows.
+
+        It is the environment of this process without Airflow's settings and connections, and with the store that ``store_conn_id`` names
+        in place of any other of its kind. From now on, Airflow masks the store's secrets in the logs of this task. Pass the environment
+        to the process itself: a task's arguments, rendered templates and XComs are stored.
+
+        Raises:
+            MissingRequirementError: The connection, or the store's connection that it names, does not exist.
+            InvalidParameterError: A connection has another type, or an extra that is not allowed.
+        """
+        return process_environment(self._store)
 
     def answer(self, home: str, run: RunId) -> StartResponse | None:
         """Returns the newest answer to a run; None if there is none."""

@@ -34,6 +34,8 @@ def pytest_unconfigure() -> None:
 # Airflow reads its settings at import.
 from airflow_provider.drivers.local_driver import LocalDriver, start_local_driver  # noqa: E402
 from spark_jobs.control.home import cache_name  # noqa: E402
+from spark_jobs.storage import object_store_settings  # noqa: E402
+from spark_jobs.storage.s3_settings import S3Settings  # noqa: E402
 from tests.support.fake_python import make_fake_python  # noqa: E402
 
 
@@ -55,6 +57,32 @@ class Homes:
 
 def connection(**extra: Any) -> str:
     return json.dumps({"conn_type": "stream_pipeline", "extra": extra})
+
+
+def in_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets this process forget the stores that connections have named."""
+    monkeypatch.setattr(object_store_settings, "_of_names", {})
+    monkeypatch.setattr(object_store_settings, "_of_roots", {})
+
+
+@pytest.fixture
+def no_stores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No connection has named a store in this process."""
+    in_another_process(monkeypatch)
+
+
+def name_in_connections(place: str, monkeypatch: pytest.MonkeyPatch, name: str = "flights") -> None:
+    """Moves the store of the environment into a connection, and makes another one for homes and savepoints at a place in it."""
+    endpoint, region = (os.environ[variable] for variable in ("AWS_ENDPOINT_URL", "AWS_REGION"))
+    keys = [os.environ[variable] for variable in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")]
+    for variable in S3Settings.VARIABLES:
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    aws = {"conn_type": "aws", "login": keys[0], "password": keys[1]}
+    aws |= {"extra": {"endpoint_url": endpoint, "region_name": region}}  # type: ignore[dict-item]
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps(aws))
+    roots = {"home_root": f"{place}/homes", "savepoint_root": f"{place}/savepoints"}
+    monkeypatch.setenv(f"AIRFLOW_CONN_{name.upper()}", connection(**roots, store_conn_id="lake"))
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from unittest.mock import Mock
 import pyarrow as pa
 import pytest
 from airflow.sdk import Connection
+from airflow.sdk.log import redact  # type: ignore[attr-defined]
 from deltalake import write_deltalake
 
 from airflow_provider.drivers.local_driver import start_local_driver
@@ -36,6 +37,7 @@ from spark_jobs.storage.google_settings import GoogleSettings
 from spark_jobs.storage.open import open_place
 from spark_jobs.storage.s3_settings import S3Credentials, S3Settings
 from spark_jobs.storage.store_settings import ObjectStoreSettings
+from tests.airflow.conftest import connection, in_another_process, name_in_connections
 from tests.airflow.deferral import carry_out
 from tests.airflow.flights import context, once
 from tests.support.answering_driver import LIVE, Driver
@@ -46,18 +48,9 @@ from tests.support.object_store import object_store, object_store_of_two_owners
 from tests.support.staged_in_s3 import PipelineInS3
 from tests.support.staged_pipeline import HOURLY
 
+pytestmark = pytest.mark.usefixtures("no_stores")
+
 KEYS = {"login": "AKIA1", "password": "of-the-connection"}
-
-
-def in_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets this process forget the stores that connections have named."""
-    monkeypatch.setattr(object_store_settings, "_of_names", {})
-    monkeypatch.setattr(object_store_settings, "_of_roots", {})
-
-
-@pytest.fixture(autouse=True)
-def no_stores(monkeypatch: pytest.MonkeyPatch) -> None:
-    in_another_process(monkeypatch)
 
 
 @pytest.fixture
@@ -67,20 +60,6 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         write_deltalake(f"{place}/tables/a", pa.table({"id": [1]}), storage_options={"allow_http": "true"})
         name_in_connections(place, monkeypatch)
         yield place
-
-
-def name_in_connections(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Moves the store of the environment into a connection, and makes another one for homes and savepoints at a place in it."""
-    endpoint, region = (os.environ[name] for name in ("AWS_ENDPOINT_URL", "AWS_REGION"))
-    keys = [os.environ[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")]
-    for name in S3Settings.VARIABLES:
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    aws = {"conn_type": "aws", "login": keys[0], "password": keys[1]}
-    aws |= {"extra": {"endpoint_url": endpoint, "region_name": region}}  # type: ignore[dict-item]
-    monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps(aws))
-    extra = {"home_root": f"{place}/homes", "savepoint_root": f"{place}/savepoints", "store_conn_id": "lake"}
-    monkeypatch.setenv("AIRFLOW_CONN_FLIGHTS", json.dumps({"conn_type": "stream_pipeline", "extra": extra}))
 
 
 def read(**fields: Any) -> S3Settings:
@@ -353,3 +332,28 @@ def test_a_driver_has_the_store_in_its_environment_instead_of_the_workers(
         "AWS_ENDPOINT_URL": "https://store.example.com",
     }
     assert "of-the-connection" not in str(started.call_args.args), "the command line is seen by all"
+
+
+def test_a_process_of_a_task_has_the_store_in_its_environment_and_none_of_airflows_connections(
+    store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "of-the-worker")
+    monkeypatch.setenv("SHOP", "open")
+    lake = json.loads(os.environ["AIRFLOW_CONN_LAKE"])
+    environment = StreamPipelineHook("flights").environment()
+    assert {name: environment[name] for name in S3Settings.VARIABLES if name in environment} == {
+        "AWS_ACCESS_KEY_ID": lake["login"],
+        "AWS_SECRET_ACCESS_KEY": lake["password"],
+        "AWS_ENDPOINT_URL": lake["extra"]["endpoint_url"],
+        "AWS_REGION": lake["extra"]["region_name"],
+    }
+    assert environment["SHOP"] == "open"
+    assert not [name for name in environment if name.startswith(("AIRFLOW__", "AIRFLOW_CONN_"))]
+    assert "AWS_SECRET_ACCESS_KEY" not in os.environ, "the task itself has no use for it"
+    assert lake["password"] not in redact(f"with {lake['password']}")
+
+
+def test_a_process_of_a_task_without_a_store_connection_has_the_workers_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "of-the-worker")
+    monkeypatch.setenv("AIRFLOW_CONN_FLIGHTS", connection(home_root="/data/homes"))
+    assert StreamPipelineHook("flights").environment()["AWS_SECRET_ACCESS_KEY"] == "of-the-worker"

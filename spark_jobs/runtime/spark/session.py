@@ -171,7 +171,7 @@ def start_session(
                 builder = configure_spark_with_delta_pip(builder, extra_packages=wanted)
             elif wanted:
                 builder = builder.config(PACKAGES, ",".join(wanted))
-            session = _with_s3(_started(builder))
+            session = with_s3(_started(builder))
             if is_local:
                 context: Any = session.sparkContext._jsc
                 remove_service_defaults(session, context.hadoopConfiguration())
@@ -238,7 +238,7 @@ def submitted_session(app_name: str, conf: Mapping[str, str], warehouse: str) ->
         mask_log(SparkContext, environment_secrets())
         session = builder.getOrCreate()
         session.catalog.databaseExists("default")  # loads Delta's catalog, which getOrCreate alone does not
-        _with_s3(session)
+        with_s3(session)
     except Exception as error:  # Spark reports a failed start with any exception
         lines = str(error).strip().splitlines()
         reason = next((line.lstrip(": ") for line in lines if "Exception: " in line), lines[0])
@@ -249,8 +249,8 @@ def submitted_session(app_name: str, conf: Mapping[str, str], warehouse: str) ->
     return session
 
 
-def _with_s3(session: SparkSession) -> SparkSession:
-    """Gives ``s3:`` the file system of ``s3a:`` unless the cluster has another one for it. Both schemes name the same place."""
+def with_s3(session: SparkSession) -> SparkSession:
+    """Gives ``s3:`` the file system of ``s3a:`` unless the session has another one for it. Both schemes name the same place."""
     java_context: Any = session.sparkContext._jsc
     java_context.hadoopConfiguration().setIfUnset("fs.s3.impl", S3_FILE_SYSTEM)
     return session
@@ -323,7 +323,7 @@ def session_for_run(spark: SparkSession) -> SparkSession:
                 f"The Spark session has no Delta Lake: {key} is {spark.conf.get(key, '')!r}.",
                 remedy=f"Build it with delta.configure_spark_with_delta_pip and {key}={value}.",
             )
-    own = SparkSession(_with_s3(spark).sparkContext, spark._jsparkSession.cloneSession())
+    own = SparkSession(with_s3(spark).sparkContext, spark._jsparkSession.cloneSession())
     for key, value in (dict(REQUIRED_SETTINGS) | _PATHS_OF_THIS_HOST | _SCHEMA_LOGS).items():
         own.conf.set(key, value)
     if own.conf.get(CHECKPOINT_FILES, None) is None:

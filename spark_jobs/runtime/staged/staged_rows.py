@@ -9,6 +9,8 @@ from spark_jobs.protocol.ids import CheckpointId, SinkName
 from spark_jobs.publication.delta_jvm import DeltaJvm
 from spark_jobs.publication.pending import chosen_manifest, pending_lines, sink_cut
 from spark_jobs.publication.staged_frame import staged_frame
+from spark_jobs.runtime.spark.session import with_s3
+from spark_jobs.runtime.spark.store_clients import check_clients
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.table_uris import spark_path
 
@@ -31,6 +33,7 @@ def read_staged(spark: SparkSession, home: str | Files, sink: str, checkpoint: i
 
     Raises:
         RejectedError: There is no such checkpoint or sink, or its incarnation was closed.
+        MissingRequirementError: The rows are in a store for which Spark has no client. The error names its package.
         CorruptDocumentError: A manifest or a file of actions was altered.
         NotFoundError: The table or a document is missing.
     """
@@ -39,5 +42,6 @@ def read_staged(spark: SparkSession, home: str | Files, sink: str, checkpoint: i
     cut = sink_cut(chosen_manifest(CheckpointStore(files), number), SinkName(sink))
     lines = pending_lines(files, SinkName(sink), number)
     directory = staged_in(cut)
-    _, metadata, protocol = DeltaJvm(spark).snapshot(spark_path(directory))
+    check_clients(spark, [directory])
+    _, metadata, protocol = DeltaJvm(with_s3(spark)).snapshot(spark_path(directory))
     return staged_frame(spark, directory, metadata, protocol, lines)

@@ -1,13 +1,20 @@
 """A Spark without the client of a store is refused."""
 
+from pathlib import Path
 from typing import cast
+from uuid import uuid4
 
 import pytest
 from pyspark.sql import SparkSession
 
+from spark_jobs.protocol.documents import Publish
 from spark_jobs.protocol.errors import MissingRequirementError
 from spark_jobs.runtime.spark import store_clients
 from spark_jobs.runtime.spark.store_clients import check_clients
+from spark_jobs.runtime.staged.staged_rows import read_staged
+from tests.support.object_store import object_store
+from tests.support.staged_in_s3 import PipelineInS3
+from tests.support.staged_pipeline import HOURLY
 
 SPARK = cast(SparkSession, None)
 PLACES = {
@@ -35,7 +42,10 @@ def test_the_error_of_a_spark_without_a_client_for_a_store_names_the_package(pac
 def test_the_error_names_the_setting_for_airflow(package: str) -> None:
     with pytest.raises(MissingRequirementError) as refused:
         check_clients(SPARK, [PLACES[package]])
-    assert f"spark.jars.packages=org.apache.hadoop:{package}:3.5.0 in the conf of the operator" in refused.value.remedy
+    assert (
+        f"in the conf of the operator or of the connection, spark.jars.packages=org.apache.hadoop:{package}:3.5.0"
+        in f"{refused.value.remedy}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -63,6 +73,16 @@ def test_the_package_has_the_version_of_spark_s_hadoop(monkeypatch: pytest.Monke
     with pytest.raises(MissingRequirementError) as refused:
         check_clients(SPARK, [PLACES[package]])
     assert refused.value.evidence["package"] == f"org.apache.hadoop:{package}:{hadoop}"
+
+
+def test_an_audit_whose_spark_has_no_client_for_the_staged_rows_gets_the_same_error(tmp_path: Path) -> None:
+    with object_store() as store:
+        pipeline = PipelineInS3(f"{store}/{uuid4()}", tmp_path)
+        pipeline.make_table()
+        pipeline.checkpoint({HOURLY: [(1, "a")]}, publish=Publish.EXTERNAL)
+        with pytest.raises(MissingRequirementError, match="no Hadoop client") as refused:
+            read_staged(SPARK, pipeline.files, HOURLY)
+    assert "spark.jars.packages=org.apache.hadoop:hadoop-aws:3.5.0" in str(refused.value.remedy)
 
 
 def test_a_spark_without_clients_reaches_directories_and_hdfs() -> None:
