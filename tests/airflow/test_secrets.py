@@ -1,4 +1,4 @@
-"""A secret parameter reaches the driver's environment, and no place that others can read."""
+"""A secret parameter reaches the driver's environment, the keys of a store that of an audit, and no place that others can read."""
 
 import json
 import sys
@@ -12,6 +12,7 @@ from uuid import uuid4
 
 import psutil
 import pytest
+from airflow.dag_processing.dagbag import DagBag
 from airflow.models.renderedtifields import RenderedTaskInstanceFields
 from airflow.models.xcom import XComModel
 from airflow.sdk import DAG
@@ -20,11 +21,18 @@ from deltalake import write_deltalake
 from pyarrow import table
 
 from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
-from tests.airflow.conftest import AIRFLOW_HOME, ROOT, Homes, connection
+from spark_jobs.protocol.documents import Publish
+from spark_jobs.protocol.ids import SinkName
+from spark_jobs.storage.open import open_place
+from tests.airflow.conftest import AIRFLOW_HOME, ROOT, Homes, connection, name_in_connections
 from tests.airflow.flights import once
 from tests.airflow.known_dags import run_dag
+from tests.support.kafka_broker import jars
+from tests.support.object_store import S3_JARS, object_store
+from tests.support.pages import files
 from tests.support.secret_shapes import SHAPES, basic_login, shapes
 from tests.support.short_jvm import SHORT_RUN
+from tests.support.staged_in_s3 import PipelineInS3
 
 pytestmark = [
     pytest.mark.airflow,
@@ -283,3 +291,59 @@ def test_no_shape_of_a_secret_is_in_any_file_that_a_real_driver_leaves(
         )
     ]
     assert shown == []
+
+
+AUDIT = files(ROOT / "docs/how-to/write-audit-publish.md")
+
+
+def write_audit(directory: Path, monkeypatch: pytest.MonkeyPatch) -> DAG:
+    """Writes the audit of the guide for tables in S3, and returns the guide's DAG. Its Spark finds the client in the tests' jars."""
+    script = AUDIT["audit_orders.py"].replace("delta_session(), sys.argv", "session_in_s3(), sys.argv")
+    script = script.replace("import read_staged", "import read_staged\nfrom session_in_s3 import session_in_s3")
+    (directory / "audit_orders.py").write_text(script.replace('F.col("revenue")', 'F.col("id")'))
+    (directory / "session_in_s3.py").write_text(AUDIT["session_in_s3.py"])
+    defaults = SHORT_RUN | {"spark.jars": ",".join(jars(S3_JARS)), "spark.jars.excludes": "software.amazon.awssdk:bundle"}
+    (directory / "spark-defaults.conf").write_text("\n".join(f"{key} {value}" for key, value in defaults.items()))
+    monkeypatch.setenv("SPARK_CONF_DIR", str(directory))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    text = AUDIT["audited_dag.py"].replace("/opt/venv/bin/python", sys.executable).replace("/opt/pipelines", str(directory))
+    (directory / "audited_dag.py").write_text(text)
+    return DagBag(dag_folder=str(directory / "audited_dag.py")).dags["audited_orders"]
+
+
+# By day test_a_process_of_a_task_has_the_store_in_its_environment_and_none_of_airflows_connections has the keys, and
+# test_an_audit_whose_spark_has_no_client_for_the_staged_rows_gets_the_same_error reads staged rows in S3.
+@pytest.mark.nightly
+@pytest.mark.spark
+@pytest.mark.stores
+@pytest.mark.usefixtures("no_stores")
+def test_an_audit_reads_staged_rows_in_s3_with_the_keys_of_the_connection_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    sink = SinkName("daily_revenue")
+    with object_store() as store, pytest.MonkeyPatch.context() as keys:
+        keys.setenv("AWS_SECRET_ACCESS_KEY", CORE)
+        place = f"{store}/{uuid4()}"
+        home = f"{place}/homes/orders"
+        pipeline = PipelineInS3(place, tmp_path, "homes/orders")
+        pipeline.make_table(sink)
+        pipeline.checkpoint({sink: [(-1, "a"), (2, "b")]}, publish=Publish.EXTERNAL)
+        name_in_connections(place, keys, "stream_pipeline_default")
+        dag = write_audit(tmp_path, monkeypatch)
+        facts = {"home": home, "checkpoint": 1}
+        monkeypatch.setattr(StreamPipelineOperator, "execute", lambda *_, **__: facts)  # the rows are staged already
+        with CommandLines() as command_lines:
+            states = {task.task_id: str(task.state) for task in run_dag(dag).get_task_instances()}
+        said = "".join(capfd.readouterr())
+        assert "Days with negative revenue: 1" in said
+        assert states == {"run": "success", "audit": "failed", "publish": "upstream_failed"}
+        written = open_place(home)
+        documents = b"".join(written.read(name) for name in written.paths())
+    with create_session() as session:
+        stored = [str(each.rendered_fields) for each in session.query(RenderedTaskInstanceFields)]
+    assert any("audit_orders.py" in fields for fields in stored)
+    assert any("audit_orders.py" in line for line in command_lines.seen)
+    shown = {"a command line": "\n".join(command_lines.seen), "the task's log": said, "a rendered template": "\n".join(stored)}
+    assert [where for where, text in shown.items() if CORE in text] == []
+    assert CORE.encode() not in documents
+    assert list(holding(Path(AIRFLOW_HOME.name))) == []

@@ -72,8 +72,8 @@ def _without_client(client: _Client, hadoop: str) -> MissingRequirementError:
         f"Spark cannot reach {client.store}: it has no Hadoop client for it.",
         exists=f"Spark has Hadoop {hadoop}.",
         safe="No table was changed.",
-        remedy=f"Give Spark the client: in a terminal --packages {package}, also to spark-submit; in a session of your own, and in Airflow in "
-        f"the conf of the operator or of the connection, spark.jars.packages={package}."
+        remedy=f"Give Spark the client: in a terminal --packages {package}, also to spark-submit; in a session of your own, and in Airflow "
+        f"in the conf of the operator or of the connection, spark.jars.packages={package}."
         if fits
         else client.older,
         **({"package": package} if fits else {}),
