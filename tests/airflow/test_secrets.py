@@ -317,8 +317,15 @@ def write_audit(directory: Path, monkeypatch: pytest.MonkeyPatch) -> DAG:
 @pytest.mark.spark
 @pytest.mark.stores
 @pytest.mark.usefixtures("no_stores")
+@pytest.mark.parametrize(
+    ("revenue", "states"),
+    [
+        (-1, {"run": "success", "audit": "failed", "publish": "upstream_failed"}),
+        (1, {"run": "success", "audit": "success", "publish": "success"}),
+    ],
+)
 def test_an_audit_reads_staged_rows_in_s3_with_the_keys_of_the_connection_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], revenue: int, states: dict[str, str]
 ) -> None:
     sink = SinkName("daily_revenue")
     with object_store() as store, pytest.MonkeyPatch.context() as keys:
@@ -327,16 +334,17 @@ def test_an_audit_reads_staged_rows_in_s3_with_the_keys_of_the_connection_alone(
         home = f"{place}/homes/orders"
         pipeline = PipelineInS3(place, tmp_path, "homes/orders")
         pipeline.make_table(sink)
-        pipeline.checkpoint({sink: [(-1, "a"), (2, "b")]}, publish=Publish.EXTERNAL)
+        pipeline.checkpoint({sink: [(revenue, "a"), (2, "b")]}, publish=Publish.EXTERNAL)
         name_in_connections(place, keys, "stream_pipeline_default")
         dag = write_audit(tmp_path, monkeypatch)
         facts = {"home": home, "checkpoint": 1}
         monkeypatch.setattr(StreamPipelineOperator, "execute", lambda *_, **__: facts)  # the rows are staged already
         with CommandLines() as command_lines:
-            states = {task.task_id: str(task.state) for task in run_dag(dag).get_task_instances()}
+            found = {task.task_id: str(task.state) for task in run_dag(dag).get_task_instances()}
         said = "".join(capfd.readouterr())
-        assert "Days with negative revenue: 1" in said
-        assert states == {"run": "success", "audit": "failed", "publish": "upstream_failed"}
+        assert ("Days with negative revenue: 1" in said) is (revenue < 0)
+        assert found == states
+        assert pipeline.commits(sink) == ([1] if revenue > 0 else [])
         written = open_place(home)
         documents = b"".join(written.read(name) for name in written.paths())
     with create_session() as session:
