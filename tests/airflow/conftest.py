@@ -5,6 +5,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,18 +72,21 @@ def no_stores(monkeypatch: pytest.MonkeyPatch) -> None:
     in_another_process(monkeypatch)
 
 
-def name_in_connections(place: str, monkeypatch: pytest.MonkeyPatch, name: str = "flights") -> None:
+@contextmanager
+def named_in_connections(place: str, name: str = "flights") -> Iterator[None]:
     """Moves the store of the environment into a connection, and makes another one for homes and savepoints at a place in it."""
     endpoint, region = (os.environ[variable] for variable in ("AWS_ENDPOINT_URL", "AWS_REGION"))
     keys = [os.environ[variable] for variable in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")]
-    for variable in S3Settings.VARIABLES:
-        monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     aws = {"conn_type": "aws", "login": keys[0], "password": keys[1]}
     aws |= {"extra": {"endpoint_url": endpoint, "region_name": region}}  # type: ignore[dict-item]
-    monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps(aws))
     roots = {"home_root": f"{place}/homes", "savepoint_root": f"{place}/savepoints"}
-    monkeypatch.setenv(f"AIRFLOW_CONN_{name.upper()}", connection(**roots, store_conn_id="lake"))
+    with pytest.MonkeyPatch.context() as patch:
+        for variable in S3Settings.VARIABLES:
+            patch.delenv(variable, raising=False)
+        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        patch.setenv("AIRFLOW_CONN_LAKE", json.dumps(aws))
+        patch.setenv(f"AIRFLOW_CONN_{name.upper()}", connection(**roots, store_conn_id="lake"))
+        yield
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
 from spark_jobs.protocol.documents import Publish
 from spark_jobs.protocol.ids import SinkName
 from spark_jobs.storage.open import open_place
-from tests.airflow.conftest import AIRFLOW_HOME, ROOT, Homes, connection, name_in_connections
+from tests.airflow.conftest import AIRFLOW_HOME, ROOT, Homes, connection, named_in_connections
 from tests.airflow.flights import once
 from tests.airflow.known_dags import run_dag
 from tests.support.kafka_broker import jars
@@ -335,18 +335,18 @@ def test_an_audit_reads_staged_rows_in_s3_with_the_keys_of_the_connection_alone(
         pipeline = PipelineInS3(place, tmp_path, "homes/orders")
         pipeline.make_table(sink)
         pipeline.checkpoint({sink: [(revenue, "a"), (2, "b")]}, publish=Publish.EXTERNAL)
-        name_in_connections(place, keys, "stream_pipeline_default")
-        dag = write_audit(tmp_path, monkeypatch)
-        facts = {"home": home, "checkpoint": 1}
-        monkeypatch.setattr(StreamPipelineOperator, "execute", lambda *_, **__: facts)  # the rows are staged already
-        with CommandLines() as command_lines:
-            found = {task.task_id: str(task.state) for task in run_dag(dag).get_task_instances()}
-        said = "".join(capfd.readouterr())
-        assert ("Days with negative revenue: 1" in said) is (revenue < 0)
-        assert found == states
-        assert pipeline.commits(sink) == ([1] if revenue > 0 else [])
-        written = open_place(home)
-        documents = b"".join(written.read(name) for name in written.paths())
+        with named_in_connections(place, "stream_pipeline_default"):
+            dag = write_audit(tmp_path, monkeypatch)
+            facts = {"home": home, "checkpoint": 1}
+            monkeypatch.setattr(StreamPipelineOperator, "execute", lambda *_, **__: facts)  # the rows are staged already
+            with CommandLines() as command_lines:
+                found = {task.task_id: str(task.state) for task in run_dag(dag).get_task_instances()}
+            said = "".join(capfd.readouterr())
+            assert ("Days with negative revenue: 1" in said) is (revenue < 0)
+            assert found == states
+            assert pipeline.commits(sink) == ([1] if revenue > 0 else [])
+            written = open_place(home)
+            documents = b"".join(written.read(name) for name in written.paths())
     with create_session() as session:
         stored = [str(each.rendered_fields) for each in session.query(RenderedTaskInstanceFields)]
     assert any("audit_orders.py" in fields for fields in stored)

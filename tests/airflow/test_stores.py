@@ -37,7 +37,7 @@ from spark_jobs.storage.google_settings import GoogleSettings
 from spark_jobs.storage.open import open_place
 from spark_jobs.storage.s3_settings import S3Credentials, S3Settings
 from spark_jobs.storage.store_settings import ObjectStoreSettings
-from tests.airflow.conftest import connection, in_another_process, name_in_connections
+from tests.airflow.conftest import connection, in_another_process, named_in_connections
 from tests.airflow.deferral import carry_out
 from tests.airflow.flights import context, once
 from tests.support.answering_driver import LIVE, Driver
@@ -54,12 +54,12 @@ KEYS = {"login": "AKIA1", "password": "of-the-connection"}
 
 
 @pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def store() -> Iterator[str]:
     """A place in a store that is not in the environment. Two connections name it."""
     with object_store() as place:
         write_deltalake(f"{place}/tables/a", pa.table({"id": [1]}), storage_options={"allow_http": "true"})
-        name_in_connections(place, monkeypatch)
-        yield place
+        with named_in_connections(place):
+            yield place
 
 
 def read(**fields: Any) -> S3Settings:
@@ -213,9 +213,11 @@ def test_a_root_in_a_bucket_that_does_not_exist_fails_the_test_of_the_connection
     assert "s3://nobodys/homes: " in said
 
 
-def test_a_root_that_the_credentials_may_only_read_fails_the_test_of_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    with object_store_of_two_owners("read-only", "others", "missing", actions=["s3:Get*", "s3:List*"]):
-        name_in_connections("s3://read-only", monkeypatch)
+def test_a_root_that_the_credentials_may_only_read_fails_the_test_of_the_connection() -> None:
+    with (
+        object_store_of_two_owners("read-only", "others", "missing", actions=["s3:Get*", "s3:List*"]),
+        named_in_connections("s3://read-only"),
+    ):
         well, said = StreamPipelineHook("flights").test_connection()
         assert not well
         assert "s3://read-only/homes" in said
@@ -269,11 +271,11 @@ def test_a_worker_and_a_triggerer_with_only_the_connection_publish_and_see_the_p
 
 def test_a_process_reads_a_table_with_the_newest_settings_of_its_connection() -> None:
     for _ in range(2):  # each server has a port of its own
-        with pytest.MonkeyPatch.context() as patch, object_store() as place:
+        with object_store() as place:
             write_deltalake(f"{place}/tables/a", pa.table({"id": [1]}), storage_options={"allow_http": "true"})
-            name_in_connections(place, patch)
-            StreamPipelineHook("flights").files("home")
-            assert open_table(f"{place}/tables/a").facts.version == 0
+            with named_in_connections(place):
+                StreamPipelineHook("flights").files("home")
+                assert open_table(f"{place}/tables/a").facts.version == 0
 
 
 @pytest.fixture
