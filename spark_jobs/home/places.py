@@ -251,7 +251,7 @@ def check_places(home: Files | None, tables: Mapping[SinkName, str], *, begins: 
     """
     places = [table_files(uri) for uri in tables.values()]
     others = [thing(f"table of sink '{sink}',", place) for sink, place in zip(tables, places, strict=True)]
-    at = _kinds_in([_directory(place) for place in places], _has_marker)
+    at = _kinds_in([place.local() or place for place in places], _has_marker)
     for own, kinds, above in zip(others, at, _above(places), strict=True):
         check_apart(own, [own._replace(what=each) for each in sorted(kinds - {Kind.TABLE})])
         check_apart(own, above)
@@ -370,10 +370,6 @@ def _parents(place: Files, up_to: str | None) -> dict[str, Files | Path]:
             with suppress(InvalidParameterError):  # the root of HDFS is no directory that can be opened
                 found[url] = open_place(url)
     return dict(takewhile(lambda each: each[0] != up_to, found.items()))
-
-
-def _directory(place: Files) -> Files | Path:
-    return place.local() or place
 
 
 def _kinds_in(directories: Collection[Files | Path], has_marker: Callable[[Files | Path, str], bool]) -> list[set[Kind]]:
