@@ -338,7 +338,7 @@ GUARDS = [
         _any_work_directory,
         _RUNS_ON,
         _late_or_killed_before_it_has_a_checkpoint,
-        hint=647,
+        hint=323,
     ),
     Guard("in place only on the host that has not gone down", _any_host, hint=4),
     Guard(

@@ -154,7 +154,7 @@ STOP_GUARDS = [
         _what_fails_is_told,
         _STOPS,
         lambda: replace(_NONE, faults=30),
-        hint=605,
+        hint=249,
     ),
     Guard(
         "whoever makes a savepoint leaves what is right",
