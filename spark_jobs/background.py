@@ -109,6 +109,21 @@ def run_every(interval_s: float, look: Callable[[], object], name: str, *, now: 
         thread.join()
 
 
+@contextmanager
+def beside(work: Callable[[], object]) -> Iterator[None]:
+    """Runs ``work`` in a background thread while the context is open. It has ended when the context closes.
+
+    Raises:
+        Exception: The exception of ``work``, unless the context itself raises one.
+    """
+    begun = run_in_background(work)
+    try:
+        yield
+    finally:
+        begun.exception()  # waits
+    begun.result()
+
+
 def run_all(jobs: Sequence[Callable[[], Any]], threads_max: int = _AT_ONCE) -> list[Any]:
     """Runs several jobs in threads, and returns their results in order. All started jobs have ended on return.
 

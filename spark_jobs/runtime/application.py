@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 
 from pyspark.sql import SparkSession
 
@@ -13,6 +14,7 @@ from spark_jobs.api.full_refresh import refreshed_stages
 from spark_jobs.api.graph import Graph
 from spark_jobs.api.parameters import BoundParameters
 from spark_jobs.api.stage import BeginAt
+from spark_jobs.background import beside
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import forget_old_logs
 from spark_jobs.control.channel import Channel
@@ -95,6 +97,7 @@ from spark_jobs.runtime.start.decision import (
     replaced_round,
     stage_fates,
 )
+from spark_jobs.runtime.start.early_copy import EarlyCopy, early_copy
 from spark_jobs.runtime.start.facts import look_at_savepoint, read_facts
 from spark_jobs.runtime.start.incarnations import check_new_stages, check_replacement, close_abandoned
 from spark_jobs.runtime.start.lost_sources import log_of_cut, predict_losses
@@ -194,8 +197,7 @@ class Application:
         spark = self.start_spark()
         check_shared(spark, self.home)
         check()
-        plan = self._plan(request, decision, facts, start, spark)
-        check_conditional_writes(spark, plan.places)
+        plan = self._plan_and_try(request, decision, facts, start, spark)
         check()
         return plan
 
@@ -225,7 +227,7 @@ class Application:
         """Carries out the plan of a first start, or plans again if there is none, or if another attempt has begun since."""
         if plan is None or Channel(self.home).attempts.numbers():
             return self._run(request, afterwards, metrics)
-        return self._carry_out(request, afterwards, metrics, lambda *_: plan, None)
+        return self._carry_out(request, afterwards, metrics, lambda *_: plan, EarlyCopy(self.home))
 
     def _answer(self, request: StartRequest, run: Callable[[ExitStack, MetricsExport], StartResponse]) -> StartResponse:
         channel = Channel(self.home)
@@ -293,11 +295,10 @@ class Application:
             check_shared(spark, self.home)
             if isinstance(decision, BeginFromSavepoint) and decision.checkpoint is not None:
                 publish(self.home, decision.checkpoint, by_policy=True, publishers=publishers)
-            plan = self._plan(request, decision, facts, start, spark)
-            check_conditional_writes(spark, plan.places)
-            return plan
+            return self._plan_and_try(request, decision, facts, start, spark)
 
-        return self._carry_out(request, afterwards, metrics, find_plan, unfinished)
+        with early_copy(self.home, request, decision, facts, second_copy=self.graph.checkpointing.second_copy) as early:
+            return self._carry_out(request, afterwards, metrics, find_plan, early, unfinished)
 
     def _carry_out(
         self,
@@ -305,7 +306,8 @@ class Application:
         afterwards: ExitStack,
         metrics: MetricsExport,
         find_plan: Callable[[SparkSession, Publishers], StartPlan],
-        unfinished: UnfinishedStop | None,
+        early: EarlyCopy,
+        unfinished: UnfinishedStop | None = None,
     ) -> StartResponse:
         """Begins an attempt by a plan, and runs it to its end. A plan that is refused changes nothing, and abandons no stop.
 
@@ -314,6 +316,7 @@ class Application:
             afterwards: Closed after the request is answered, while this driver still holds the home.
             metrics: Exports the attempt's metrics from its beginning.
             find_plan: Returns the plan. Called when Spark runs.
+            early: The copy of the state, which has begun.
             unfinished: A stop that an earlier attempt has left unfinished. It is abandoned before this attempt begins.
         """
         with ExitStack() as stack:
@@ -340,12 +343,20 @@ class Application:
             if unfinished is not None:
                 self._open_requests().abandon_stop(unfinished)
             attempt = begin_attempt(
-                self.home, self.pipeline, self.graph, request, decision, facts, restore=restore, in_place=not rebuilds
+                self.home,
+                self.pipeline,
+                self.graph,
+                request,
+                decision,
+                facts,
+                early.directory,
+                restore=restore,
+                in_place=not rebuilds,
             )
             mask = masking(self.parameters.secrets)
             afterwards.enter_context(shown(self.home, log_path(attempt.attempt), output_path(attempt.attempt), mask=mask))
             self._write_log(stack, attempt.attempt, mask)
-            self._forget_old(attempt)
+            stack.enter_context(beside(partial(self._forget_old, attempt)))
             stages, spark_ui = list(self.graph.stages), spark.sparkContext.uiWebUrl
             heartbeat = Heartbeat(self.home, attempt.attempt, attempt.run, stages, spark_ui, mask=mask)
             stack.enter_context(heartbeat)
@@ -380,7 +391,7 @@ class Application:
             )
             self._publish_head(run)
             run.tidy()
-            build_work_directory(self.home, attempt, run.parent, facts, spark)
+            build_work_directory(self.home, attempt, run.parent, facts, spark, partial(early.copied, attempt))
             run.subsumption.begin()
             manifest, results = RunningPipeline(run).run_to_end(first=facts.newest_attempt is None)
             return _success(request, manifest, results, run.blocking.blocked)
@@ -396,7 +407,8 @@ class Application:
         if isinstance(decision, Answer):
             return decision.manifest
         start = self._savepoint_start(request, facts, decision)
-        plan = self._plan(request, decision, facts, start, self.start_spark())
+        spark = self.start_spark()
+        plan = self._plan(request, decision, facts, start, spark, self._find_places(decision, facts, spark))
         return replace(plan, gone=self._lost_rows(request, plan))
 
     def _decide(self, request: StartRequest, facts: HomeFacts) -> tuple[HomeFacts, Decision]:
@@ -434,7 +446,7 @@ class Application:
         left_out = {*request.accept_data_loss, *self.graph.skips_what_is_gone}
         return predict_losses(self.home, self.graph, plan.planned, logs, read_on, goes_on, left_out)
 
-    def _plan(
+    def _plan_and_try(
         self,
         request: StartRequest,
         decision: Continue | Begin | BeginIncarnation,
@@ -442,15 +454,35 @@ class Application:
         start: SavepointStart | None,
         spark: SparkSession,
     ) -> StartPlan:
+        """Plans a start, and tries meanwhile whether its stores keep the first of two files. Leaves nothing behind."""
+        places = self._find_places(decision, facts, spark)
+        with beside(partial(check_conditional_writes, spark, places)):
+            return self._plan(request, decision, facts, start, spark, places)
+
+    def _find_places(
+        self, decision: Continue | Begin | BeginIncarnation, facts: HomeFacts, spark: SparkSession
+    ) -> Mapping[SinkName, TablePlace]:
+        """Returns the places of the sinks' tables. Refuses those in which this home cannot publish."""
+        places = find_places(self.graph, self.parameters, spark)
+        check_places(self.home, {sink: place.uri for sink, place in places.items()}, begins=False)
+        self._refuse_unknown_rows(decision, facts, places)
+        check_stores(spark, self.home, places)
+        return places
+
+    def _plan(
+        self,
+        request: StartRequest,
+        decision: Continue | Begin | BeginIncarnation,
+        facts: HomeFacts,
+        start: SavepointStart | None,
+        spark: SparkSession,
+        places: Mapping[SinkName, TablePlace],
+    ) -> StartPlan:
         """Plans a start by checking its sources, tables and functions. Writes nothing."""
         adopted = {} if isinstance(decision, Continue) else old_offsets(self.graph, decision.adopt_offsets)
         session = session_for_run(spark)
-        places = find_places(self.graph, self.parameters, spark)
         tables = {sink: place.uri for sink, place in places.items()}
-        check_places(self.home, tables, begins=False)
-        self._refuse_unknown_rows(decision, facts, places)
         reached = start.check(places) if start else None
-        check_stores(spark, self.home, places)
         planned = plan_pipeline(self.graph, self.parameters, session, places)
         sources, settled = self._look_at_sources(request, decision, facts, session, adopted)
         archives = archive_places(self.graph.archives(self.parameters))

@@ -199,8 +199,7 @@ def _what_is_staged_goes_back_with_the_state(site: Site, patch: pytest.MonkeyPat
     real = restore._CheckpointChain.rebuild_log
 
     def rebuild_log(chain: restore._CheckpointChain, work: Any, name: Any, depth: int) -> None:
-        chain.manifests = chain.manifests[depth:]
-        real(chain, work, name, 0)
+        real(restore._CheckpointChain(chain._home, chain.back(depth)), work, name, 0)
 
     patch.setattr(restore._CheckpointChain, "rebuild_log", rebuild_log)
 

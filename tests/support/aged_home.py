@@ -30,6 +30,7 @@ from spark_jobs.runtime.checkpoints.subsume import Subsumption
 from spark_jobs.runtime.start.attempt import begin_attempt
 from spark_jobs.runtime.start.decision import Answer, Continue, decide
 from spark_jobs.runtime.start.facts import read_facts
+from spark_jobs.runtime.start.work_directory import new_work_directory
 from spark_jobs.storage.files import READ_MAX_BYTES, create_document
 from tests.support import small_pipeline
 from tests.support.memory_files import MemoryFiles
@@ -104,7 +105,9 @@ def begin(files: MemoryFiles, request: StartRequest, *, for_backfill: bool = Fal
     facts, described = read_facts(files), GRAPH.describe()
     decision = decide(request, facts, request.parameters, described)
     assert not isinstance(decision, Answer)
-    attempt = begin_attempt(files, Channel(files).claim(PipelineName("small")), GRAPH, request, decision, facts)
+    attempt = begin_attempt(
+        files, Channel(files).claim(PipelineName("small")), GRAPH, request, decision, facts, new_work_directory("host")
+    )
     if not isinstance(decision, Continue):
         Rounds(files).begin(
             RoundDocument(

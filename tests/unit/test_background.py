@@ -8,7 +8,7 @@ from threading import Barrier, Event, current_thread
 
 import pytest
 
-from spark_jobs.background import Threads, run_ahead, run_all, run_watched, run_with_deadline
+from spark_jobs.background import Threads, beside, run_ahead, run_all, run_watched, run_with_deadline
 
 SOON_S = 5.0
 HANGS = """
@@ -55,6 +55,26 @@ def test_the_watch_function_is_called_repeatedly_while_the_work_runs() -> None:
             ended.set()
 
     assert run_watched(lambda: ended.wait(SOON_S), look)
+
+
+def test_work_beside_a_context_has_ended_when_the_context_closes() -> None:
+    may_end, ended = Event(), Event()
+
+    def work() -> None:
+        may_end.wait(SOON_S)
+        ended.set()
+
+    with beside(work):
+        assert not ended.is_set()
+        may_end.set()
+    assert ended.is_set()
+
+
+def test_an_error_of_work_beside_a_context_is_raised_unless_the_context_has_its_own() -> None:
+    with pytest.raises(ValueError, match="it fails"), beside(fail):
+        pass
+    with pytest.raises(KeyError), beside(fail):
+        raise KeyError
 
 
 def test_work_that_hangs_is_left_behind_once_the_watch_function_raises() -> None:

@@ -4,6 +4,7 @@ import logging
 import os
 import platform
 import socket
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
 
@@ -21,8 +22,8 @@ from spark_jobs.protocol.start_requests import StartRequest
 from spark_jobs.runtime.spark.spark_facts import SPARK_MINOR, SPARK_VERSION
 from spark_jobs.runtime.start.decision import Begin, BeginFromSavepoint, BeginIncarnation, Continue, HomeFacts
 from spark_jobs.runtime.start.heal import heal_in_place
-from spark_jobs.runtime.start.restore import is_half_built, restore
-from spark_jobs.runtime.start.work_directory import boot_id, new_work_directory, why_rebuilt
+from spark_jobs.runtime.start.restore import Restored, is_half_built, restore
+from spark_jobs.runtime.start.work_directory import boot_id, why_rebuilt
 from spark_jobs.runtime.state.rescale import rescale_stage
 from spark_jobs.storage.files import Files, is_here
 
@@ -62,6 +63,7 @@ def begin_attempt(
     request: StartRequest,
     decision: Continue | Begin | BeginIncarnation,
     facts: HomeFacts,
+    new: WorkDirectory,
     *,
     restore: RestoreFrom | None = None,
     in_place: bool = True,
@@ -75,6 +77,7 @@ def begin_attempt(
         request: Start request.
         decision: Decision for the request.
         facts: Past of the home.
+        new: A new work directory, for an attempt that does not continue the earlier one.
         restore: Savepoint that a new incarnation begins with, if the request does not name that savepoint.
         in_place: True if the earlier attempt's work directory may be continued. Otherwise a new one is built from the checkpoint.
 
@@ -88,7 +91,7 @@ def begin_attempt(
     partitions, refreshed = request.state_partitions, tuple[StageName, ...]()
     if isinstance(decision, BeginIncarnation):
         incarnation = new_incarnation_id() if before else first_incarnation_id(pipeline.uuid)
-        work, restored = new_work_directory(host), None
+        work, restored = new, None
         begun_by, on_rewind = request.request, decision.on_rewind
         refreshed = tuple(sorted(decision.refreshed))
         abandons = (*abandons, before.incarnation) if before else ()
@@ -100,7 +103,7 @@ def begin_attempt(
         begun_by, on_rewind = previous.begun_by or previous.request, previous.on_rewind
         refreshed = previous.refreshed
         partitions = partitions or previous.state_partitions
-        work = _work_directory(home, graph, request, facts, host) if in_place else new_work_directory(host)
+        work = _work_directory(home, graph, request, facts, new) if in_place else new
     attempt = AttemptDocument(
         attempt=request.attempt,
         request=request.request,
@@ -137,9 +140,22 @@ def why_not_continued(home: Files, request: StartRequest, facts: HomeFacts) -> s
 
 
 def build_work_directory(
-    home: Files, attempt: AttemptDocument, parent: Manifest | None, facts: HomeFacts, spark: SparkSession
+    home: Files,
+    attempt: AttemptDocument,
+    parent: Manifest | None,
+    facts: HomeFacts,
+    spark: SparkSession,
+    copied: Callable[[Manifest], Mapping[StageName, Restored]],
 ) -> None:
     """Builds the attempt's work directory from the checkpoint that it goes on from, unless it continues an existing one.
+
+    Args:
+        home: The home.
+        attempt: The attempt.
+        parent: The checkpoint that it goes on from.
+        facts: Past of the home.
+        spark: A session.
+        copied: Returns the state of the checkpoint that is in the directory already. Called if the directory must be built.
 
     Raises:
         RejectedError: The number of its state partitions cannot be changed.
@@ -149,16 +165,27 @@ def build_work_directory(
     work = home.below(attempt.work_directory.path)
     if parent is None or (work.names("") and not is_half_built(work)):
         return
-    before = facts.newest_attempt  # None if the home begins with a savepoint
-    others = [*([before.work_directory.path] if before else []), *map(work_path, work_directories(home.names(WORK)))]
-    earlier = [home.below(path) for path in dict.fromkeys(others) if path != attempt.work_directory.path]
-    local = [files for files in earlier if is_here(files)]
+    already = copied(parent)
+    local = local_copies(home, facts.newest_attempt, attempt.work_directory)
     rescale = None if attempt.state_partitions is None else partial(rescale_stage, spark, work, attempt.state_partitions)
-    restore(home, parent, work, local, rescale, second_copy=attempt.second_copy)
+    restore(home, parent, work, local, rescale, second_copy=attempt.second_copy, copied=already)
 
 
-def _work_directory(home: Files, graph: Graph, request: StartRequest, facts: HomeFacts, host: str) -> WorkDirectory:
-    """Returns the verified work directory of the earlier attempt, or a new one if that cannot be continued."""
+def local_copies(home: Files, before: AttemptDocument | None, own: WorkDirectory) -> list[Files]:
+    """Returns the work directories on this host that may have files of the newest checkpoint, the best first.
+
+    Args:
+        home: The home.
+        before: The newest attempt; None if the home begins with a savepoint.
+        own: The work directory that is built, which is left out.
+    """
+    paths = [*([before.work_directory.path] if before else []), *map(work_path, work_directories(home.names(WORK)))]
+    earlier = [home.below(path) for path in dict.fromkeys(paths) if path != own.path]
+    return [files for files in earlier if is_here(files)]
+
+
+def _work_directory(home: Files, graph: Graph, request: StartRequest, facts: HomeFacts, new: WorkDirectory) -> WorkDirectory:
+    """Returns the verified work directory of the earlier attempt, or the new one if that cannot be continued."""
     previous, why = facts.newest.work_directory, why_not_continued(home, request, facts)
     if why is None:
         why = heal_in_place(
@@ -167,4 +194,4 @@ def _work_directory(home: Files, graph: Graph, request: StartRequest, facts: Hom
     if why is None:
         return previous
     _LOG.info("work directory %s is not continued: %s", previous.id, why)
-    return new_work_directory(host)
+    return new

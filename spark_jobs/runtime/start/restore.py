@@ -15,10 +15,10 @@ Invariants:
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 from typing import Any
 
@@ -55,6 +55,10 @@ class Restored:
     home_bytes: int
 
 
+NOTHING_COPIED: Mapping[StageName, Restored] = {}
+"""No state is in a work directory yet."""
+
+
 def is_whole(work: Files, manifest: Manifest) -> bool:
     """Returns True if a work directory was completely built from a checkpoint, even if it has changed since.
 
@@ -87,6 +91,7 @@ def restore(
     rescale: Callable[[StageName, StageCut], None] | None = None,
     *,
     second_copy: bool = False,
+    copied: Mapping[StageName, Restored] = NOTHING_COPIED,
 ) -> dict[StageName, Restored]:
     """Builds a work directory from a checkpoint, complete and durable on return. Idempotent: a complete one is left alone.
 
@@ -97,6 +102,7 @@ def restore(
         local: Other work directories of the home that may have the same files, the best first.
         rescale: Changes the number of state partitions of a restored stage.
         second_copy: True if the directory must share no file with the home.
+        copied: What :func:`copy_state` has returned for the same directory. It is not copied again.
 
     Returns:
         The origin of the files by stage; empty if the directory was complete.
@@ -110,15 +116,17 @@ def restore(
     if is_whole(work, manifest):
         return {}
     chain = _CheckpointChain(home, manifest)
-    _begin(work, manifest)
-    found, oldest = {}, 0
+    if not copied:
+        _begin(work, manifest)
+    found, oldest = dict(copied), 0
     for name in manifest.stages:
-        copies = StateCopies(home, SparkLog(work, checkpoint_directory(name)), second_copy)
-        depth, found[name] = chain.restore_state(name, copies, local)
+        depth = 0
+        if name not in copied:
+            depth, found[name] = chain.restore_state(name, _copies(home, work, name, second_copy), local)
         oldest = max(oldest, depth)
         _LOG.info(
             "stage %s is restored from checkpoint %d: %d files (%d bytes) from a local copy, %d files (%d bytes) from the home",
-            name, chain.manifests[depth].checkpoint, found[name].local_files, found[name].local_bytes, found[name].home_files,
+            name, chain.back(depth).checkpoint, found[name].local_files, found[name].local_bytes, found[name].home_files,
             found[name].home_bytes,
         )  # fmt: skip
     for name, cut in manifest.stages.items():
@@ -130,16 +138,66 @@ def restore(
     return found
 
 
+def copy_state(
+    home: Files,
+    manifest: Manifest,
+    work: Files,
+    local: Sequence[Files],
+    check: Callable[[], object],
+    *,
+    second_copy: bool = False,
+) -> dict[StageName, Restored]:
+    """Does the long part of :func:`restore` ahead: begins a work directory, and copies the state of all stages into it. Durable on return.
+
+    It uses no older checkpoint. If it fails, :func:`restore` begins again.
+
+    Args:
+        home: The home with the manifest's files.
+        manifest: The checkpoint.
+        work: New work directory, which no other process writes.
+        local: Other work directories of the home that may have the same files, the best first.
+        check: Called before each file, in several threads. Its exceptions are raised.
+        second_copy: True if the directory must share no file with the home.
+
+    Returns:
+        The origin of the files by stage.
+
+    Raises:
+        RejectedError: The directory is in use.
+        CorruptDocumentError: A file in the home is missing or differs from the manifest, and there is no local copy of it.
+        StorageError: The home or the work directory does not answer, or is full. Can be repeated.
+    """
+    _begin(work, manifest)
+    return {
+        name: _place_all(_copies(home, work, name, second_copy), local, cut.files, check) for name, cut in manifest.stages.items()
+    }
+
+
+def _copies(home: Files, work: Files, name: StageName, second_copy: bool) -> StateCopies:
+    return StateCopies(home, SparkLog(work, checkpoint_directory(name)), second_copy)
+
+
 class _CheckpointChain:
     """A checkpoint and its kept predecessors without a gap. The state can be computed again from each of them."""
 
     def __init__(self, home: Files, manifest: Manifest) -> None:
-        self._home, self._store = home, CheckpointStore(home)
-        self.manifests = [manifest]
-        """The manifests, newest first."""
-        ancestry = self._store.ancestry(manifest.checkpoint)
+        self._home, self._store, self._newest = home, CheckpointStore(home), manifest
+
+    @cached_property
+    def _older(self) -> list[Manifest]:
+        """The manifests before the newest one, newest first. They are read when a damaged file needs them."""
+        found: list[Manifest] = []
         with suppress(NotFoundError, CorruptDocumentError):  # older ones are not kept, or cannot be used
-            self.manifests.extend(islice(ancestry, 1, None))
+            found.extend(islice(self._store.ancestry(self._newest.checkpoint), 1, None))
+        return found
+
+    def back(self, depth: int) -> Manifest:
+        """Returns the manifest that is so many checkpoints before the newest one."""
+        return self._older[depth - 1] if depth else self._newest
+
+    def _from_newest(self) -> Iterator[Manifest]:
+        yield self._newest
+        yield from self._older
 
     def restore_state(self, name: StageName, copies: StateCopies, local: Sequence[Files]) -> tuple[int, Restored]:
         """Copies the state of a stage into a work directory, from the newest checkpoint with intact files.
@@ -151,7 +209,7 @@ class _CheckpointChain:
             CorruptDocumentError: There is no such checkpoint, or the later batches cannot be computed again.
         """
         why: list[StreamPipelineError] = []
-        for depth, older in enumerate(self.manifests):
+        for depth, older in enumerate(self._from_newest()):
             if name not in older.stages:
                 break
             try:
@@ -180,7 +238,8 @@ class _CheckpointChain:
         rebuild_log(work, name, channels[0], [lines[batch] for batch in sorted(lines)], channels[-1].first)
 
     def _channels(self, name: StageName, depth: int) -> list[ChannelCut]:
-        return [older.stages[name].channel for older in self.manifests[: depth + 1] if name in older.stages]
+        manifests = map(self.back, range(depth + 1))
+        return [older.stages[name].channel for older in manifests if name in older.stages]
 
     def _lines(self, name: StageName, depth: int) -> dict[int, dict[str, Any]]:
         """Returns the lines of a stage's private log by batch, from the newest checkpoint and ``depth`` earlier ones."""
@@ -189,7 +248,7 @@ class _CheckpointChain:
 
     def _files(self, name: StageName, older: Manifest) -> list[StateFile]:
         """Returns the files of an older checkpoint, with the newest file logs of sources, because the offsets refer to these."""
-        files = {file.path: file for file in self.manifests[0].stages[name].files if file.path.startswith("sources/")}
+        files = {file.path: file for file in self._newest.stages[name].files if file.path.startswith("sources/")}
         return list((files | {file.path: file for file in older.stages[name].files}).values())
 
     def _check_replay(self, name: StageName, depth: int) -> None:
@@ -198,7 +257,7 @@ class _CheckpointChain:
         Raises:
             CorruptDocumentError: The plan of a batch is unknown, or the batches have read several versions of a static input.
         """
-        newest, older = self.manifests[0], self.manifests[depth]
+        newest, older = self._newest, self.back(depth)
         planned = {batch: line["offsets"] for batch, line in self._lines(name, depth).items()}
         since = range(older.stages[name].batch + 1, newest.stages[name].batch + 1)
         unknown = next((batch for batch in since if not planned.get(batch)), None)
@@ -222,7 +281,7 @@ class _CheckpointChain:
         )
 
     def _lost(self, name: StageName, why: Sequence[StreamPipelineError]) -> CorruptDocumentError:
-        kept = [older.checkpoint for older in self.manifests[1:]]
+        kept = [older.checkpoint for older in self._older]
         exists = "No older checkpoint is kept."
         if kept:
             exists = f"The kept older checkpoints {', '.join(map(str, kept))} do not help: {why[-1].failed}"
@@ -263,10 +322,13 @@ def _read(work: Files, name: str) -> bytes | None:
         return None
 
 
-def _place_all(copies: StateCopies, local: Sequence[Files], found: Sequence[StateFile]) -> Restored:
+def _place_all(
+    copies: StateCopies, local: Sequence[Files], found: Sequence[StateFile], check: Callable[[], object] = lambda: None
+) -> Restored:
     files = in_reading_order(found)
 
     def place(file: StateFile) -> bool:
+        check()
         is_local = copies.place(file, local)
         if file.size_bytes >= _LARGE_BYTES:  # the disk writes it while other files are copied
             copies.work.sync(copies.at(file.path))

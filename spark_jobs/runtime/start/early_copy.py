@@ -1,0 +1,135 @@
+"""Copies the state of a checkpoint from a store while the start that goes on from it is planned.
+
+A start knows after a few reads which checkpoint it goes on from. Spark, the tables and the sources take it seconds longer, and so does a
+large state. So both happen at the same time.
+
+Invariants:
+
+1. The copy goes into a new work directory. No document names it before the attempt begins.
+2. A start that is refused deletes the directory. If a start dies, the next ones treat the directory as they treat any old one.
+3. An error of the copy is no error of the start. The restore then copies everything itself, and its error counts.
+"""
+
+import logging
+import socket
+from collections.abc import Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from threading import Event
+from typing import Self
+
+from spark_jobs.background import run_in_background
+from spark_jobs.home.layout import WORK
+from spark_jobs.protocol.documents import AttemptDocument, Manifest
+from spark_jobs.protocol.errors import StreamPipelineError
+from spark_jobs.protocol.ids import StageName
+from spark_jobs.protocol.start_requests import StartRequest
+from spark_jobs.runtime.start.attempt import local_copies, why_not_continued
+from spark_jobs.runtime.start.decision import Begin, BeginIncarnation, Continue, HomeFacts, goes_on_from
+from spark_jobs.runtime.start.restore import NOTHING_COPIED, Restored, copy_state
+from spark_jobs.runtime.start.work_directory import new_work_directory
+from spark_jobs.storage.files import Files, is_here
+
+_LOG = logging.getLogger(__name__)
+
+
+def early_copy(
+    home: Files,
+    request: StartRequest,
+    decision: Continue | Begin | BeginIncarnation,
+    facts: HomeFacts,
+    *,
+    second_copy: bool,
+) -> "EarlyCopy":
+    """Returns the copy for a start. Nothing is copied unless the start builds a work directory here from a checkpoint in a store.
+
+    Args:
+        home: The home.
+        request: Start request.
+        decision: Decision for the request.
+        facts: Past of the home.
+        second_copy: True if the work directory must share no file with the home.
+    """
+    parent = None if isinstance(decision, BeginIncarnation) else goes_on_from(decision, facts)
+    is_far = not is_here(home) and is_here(home.below(WORK))
+    if parent is None or not is_far or why_not_continued(home, request, facts) is None:
+        return EarlyCopy(home)
+    return EarlyCopy(home, parent, facts.newest_attempt, second_copy=second_copy)
+
+
+class EarlyCopy:
+    """The state of a checkpoint in a new work directory. The copy runs in the background from the beginning of the context.
+
+    Args:
+        home: The home.
+        parent: The checkpoint. None: nothing is copied.
+        before: The newest attempt.
+        second_copy: True if the work directory must share no file with the home.
+    """
+
+    def __init__(
+        self, home: Files, parent: Manifest | None = None, before: AttemptDocument | None = None, *, second_copy: bool = False
+    ) -> None:
+        self._home, self._parent, self._before, self._second_copy = home, parent, before, second_copy
+        self.directory = new_work_directory(socket.gethostname())
+        """The new work directory."""
+        self._given_up = Event()
+        self._end: Future[Mapping[StageName, Restored]] | None = None
+        self._is_settled = False
+        """True if a restore uses the copy, or it was deleted."""
+
+    def __enter__(self) -> Self:
+        if self._parent is not None:
+            self._end = run_in_background(self._copy)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Deletes what was copied, unless a restore has used it."""
+        if self._end is not None and not self._is_settled:
+            with suppress(StreamPipelineError):  # the start has its own error
+                self._discard()
+
+    def copied(self, attempt: AttemptDocument, parent: Manifest) -> Mapping[StageName, Restored]:
+        """Waits for the copy. From now on it belongs to the attempt.
+
+        Args:
+            attempt: The attempt, which builds its work directory.
+            parent: The checkpoint that it goes on from.
+
+        Returns:
+            The origin of the files by stage; empty if the restore copies everything itself.
+        """
+        if self._end is None or attempt.work_directory != self.directory:
+            return NOTHING_COPIED
+        if parent == self._parent:
+            self._is_settled = True
+            return self._end.result()
+        self._discard()
+        return NOTHING_COPIED
+
+    def _discard(self) -> None:
+        assert self._end is not None
+        self._is_settled = True
+        self._given_up.set()
+        self._end.result()
+        self._home.delete(self.directory.path)
+
+    def _copy(self) -> Mapping[StageName, Restored]:
+        assert self._parent is not None
+        work = self._home.below(self.directory.path)
+        try:
+            local = local_copies(self._home, self._before, self.directory)
+            return copy_state(self._home, self._parent, work, local, self._check, second_copy=self._second_copy)
+        except _GivenUpError:
+            return NOTHING_COPIED
+        except StreamPipelineError as error:
+            _LOG.warning("the state of checkpoint %d could not be copied early: %s", self._parent.checkpoint, error)
+            return NOTHING_COPIED
+
+    def _check(self) -> None:
+        if self._given_up.is_set():
+            raise _GivenUpError
+
+
+class _GivenUpError(Exception):
+    """The copy is not needed any more."""
