@@ -90,8 +90,9 @@ class Attempts:
         """
         number = attempt.attempt
         self.create(attempt)
-        self.check_live(number)
-        self._check_all_known(number, known)
+        names = self.names()
+        _check_highest(number, names)
+        _check_all_known(number, names, known)
         with step(Step.ATTEMPT_BEGIN):
             create_document(self.files, begun_path(number), BegunAttempt(attempt=number))
         self.check_live(number)
@@ -121,22 +122,27 @@ class Attempts:
         Raises:
             FencedError: This attempt is no longer the highest.
         """
-        highest = max(self.numbers(), default=number)
-        if highest > number:
-            raise FencedError(
-                f"Attempt {number} stops: attempt {highest} is live.",
-                safe="The live attempt continues everything that this one had made durable.",
-                remedy="Nothing. spark-jobs status shows the live attempt.",
-                attempt=number,
-                live=highest,
-            )
+        _check_highest(number, self.names())
 
-    def _check_all_known(self, number: AttemptNumber, known: Container[AttemptNumber]) -> None:
-        unknown = [other for other in self.names().begun if other < number and other not in known]
-        if unknown:
-            raise ConflictError(
-                f"Attempt {number} stops: attempt {unknown[-1]} began while this one was starting.",
-                remedy="Start again: the home is read again.",
-                attempt=number,
-                unseen=unknown[-1],
-            )
+
+def _check_highest(number: AttemptNumber, names: AttemptNames) -> None:
+    highest = max(names.claimed, default=number)
+    if highest > number:
+        raise FencedError(
+            f"Attempt {number} stops: attempt {highest} is live.",
+            safe="The live attempt continues everything that this one had made durable.",
+            remedy="Nothing. spark-jobs status shows the live attempt.",
+            attempt=number,
+            live=highest,
+        )
+
+
+def _check_all_known(number: AttemptNumber, names: AttemptNames, known: Container[AttemptNumber]) -> None:
+    unknown = [other for other in names.begun if other < number and other not in known]
+    if unknown:
+        raise ConflictError(
+            f"Attempt {number} stops: attempt {unknown[-1]} began while this one was starting.",
+            remedy="Start again: the home is read again.",
+            attempt=number,
+            unseen=unknown[-1],
+        )

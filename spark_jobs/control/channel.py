@@ -11,11 +11,13 @@ Invariants:
 5. Old requests are deleted, see :mod:`spark_jobs.control.old_starts`. The newest answer of each of many runs is kept.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
+from spark_jobs.background import run_all
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.home import place_of
 from spark_jobs.home.layout import (
@@ -138,7 +140,8 @@ class Channel:
 
     def next_attempt(self) -> AttemptNumber:
         """Returns the number that the next attempt would have."""
-        return AttemptNumber(max([*self.attempts.numbers(), *self._request_numbers()], default=0) + 1)
+        begun, asked = run_all([self.attempts.numbers, self._request_numbers])
+        return AttemptNumber(max([*begun, *asked], default=0) + 1)
 
     def request_start(
         self,
@@ -199,13 +202,13 @@ class Channel:
 
     def newest_request(self, run: RunId) -> StartRequest | None:
         """Returns the last request for this run, or None if there is none or it was deleted."""
-        return next(self._requests_of(run), None)
+        return next(self._requests_of(run, self._starts_of(run)), None)
 
     def newest_attempt(self, run: RunId) -> AttemptDocument | None:
         """Returns the newest attempt of this run that has begun, or None if there is none or it was deleted."""
-        begun = self.attempts.names().begun
-        asked = (request.attempt for request in self._requests_of(run))
-        return next((self.attempts.read(number) for number in asked if number in begun), None)
+        names, asked = run_all([self.attempts.names, partial(self._starts_of, run)])
+        numbers = (request.attempt for request in self._requests_of(run, asked))
+        return next((self.attempts.read(number) for number in numbers if number in names.begun), None)
 
     @contextmanager
     def refusals_answered(self, request: RequestId, mask: Mask) -> Iterator[None]:
@@ -264,9 +267,9 @@ class Channel:
 
     def answer(self, run: RunId) -> StartResponse | None:
         """Returns the newest answer of this run, with or without an error, or None if there is none or it was deleted."""
-        answered = set(self.answered())
-        newest = next((request for request in self._requests_of(run) if request.attempt in answered), None)
-        kept = next(iter(starts_of_run(self.files.names(ENDED), run)), None)
+        answered, asked, ended = run_all([self.answered, partial(self._starts_of, run), partial(self.files.names, ENDED)])
+        newest = next((request for request in self._requests_of(run, asked) if request.attempt in answered), None)
+        kept = next(iter(starts_of_run(ended, run)), None)
         if kept is not None and (newest is None or newest.attempt <= kept):
             ended = self._read_ended(ended_path(kept, run))
             if ended is not None and ended.run == run:
@@ -292,7 +295,8 @@ class Channel:
 
     def _unclaimed(self, number: AttemptNumber) -> StartRequest | None:
         """Returns the request of this number if no driver has begun it and it has no answer."""
-        if number not in self._request_numbers() or number in self.attempts.numbers():
+        asked, begun = run_all([self._request_numbers, self.attempts.numbers])
+        if number not in asked or number in begun:
             return None
         request = self.request(start_request_id(number))
         return request if self.response(request.request) is None else None
@@ -300,9 +304,18 @@ class Channel:
     def _request_numbers(self) -> list[AttemptNumber]:
         return start_numbers(self.files.names(REQUESTS))
 
-    def _requests_of(self, run: RunId) -> Iterator[StartRequest]:
-        """Yields the kept requests of a run, newest first."""
-        for number in starts_of_run(self.files.names(RUNS), run):
+    def _starts_of(self, run: RunId) -> list[AttemptNumber]:
+        """Returns the numbers of a run's starts, newest first."""
+        return starts_of_run(self.files.names(RUNS), run)
+
+    def _requests_of(self, run: RunId, starts: Iterable[AttemptNumber]) -> Iterator[StartRequest]:
+        """Yields the kept requests of a run.
+
+        Args:
+            run: The run.
+            starts: The numbers of its starts, newest first.
+        """
+        for number in starts:
             with suppress(NotFoundError):  # the writer of the entry died before it wrote the request
                 request = self.request(start_request_id(number))
                 if request.run == run:

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +11,7 @@ import pytest
 import tenacity.nap
 
 from spark_jobs.checkpoint import named_files, savepoint, savepoint_files
-from spark_jobs.control import checkpoint_requests, losses, old_starts
+from spark_jobs.control import channel, checkpoint_requests, losses, old_starts
 from spark_jobs.control.lease import AttemptLease
 from spark_jobs.home import savepoint_place
 from spark_jobs.protocol import codec, ids
@@ -34,7 +34,7 @@ from spark_jobs.runtime.planned_pipeline import PlannedPipeline
 from spark_jobs.runtime.spark.plan import BatchFacts
 from spark_jobs.runtime.staged import private_log
 from spark_jobs.runtime.stages import gate, passing_over, running_stage, stage, stage_query, staging
-from spark_jobs.runtime.start import attempt, heal, restore
+from spark_jobs.runtime.start import attempt, early_copy, facts, heal, restore
 from spark_jobs.runtime.state import pinning
 from spark_jobs.storage import open as open_storage
 from tests.simulation.stages import Site, TableDirectory, build_stage
@@ -101,6 +101,12 @@ def _opener(site: Site) -> Callable[[str], SimulatedFiles]:
     return lambda url: site.files(url.removeprefix("file://"))
 
 
+def _at_once(work: Callable[[], object]) -> AbstractContextManager[None]:
+    """Replaces :func:`~spark_jobs.background.beside`: the work has ended when the context opens."""
+    work()
+    return nullcontext()
+
+
 def _in_use() -> HomeInUseError:
     return HomeInUseError("Another driver is at work.", safe="This start has changed nothing.", remedy="Wait for it.")
 
@@ -127,7 +133,7 @@ def simulated(site: Site) -> Iterator[pytest.MonkeyPatch]:
         (tenacity.nap, "time", SimpleNamespace(sleep=lambda _: world.sleep(_BACK_OFF_S))),  # a drawn time, from another seed
         *(
             (module, "run_all", lambda jobs: [job() for job in jobs])
-            for module in (heal, named_files, pinning, restore, savepoint, staged_files)
+            for module in (channel, facts, heal, named_files, old_starts, pinning, restore, savepoint, staged_files)
         ),
         *((module, "run_in_background", partial(SimulatedFuture, world)) for module in (answers, publishing)),
         (checkpoint_try, "run_watched", lambda work, meanwhile: work()),
@@ -146,6 +152,8 @@ def simulated(site: Site) -> Iterator[pytest.MonkeyPatch]:
         (attempt, "boot_id", boot),
         (attempt, "os", SimpleNamespace(getpid=lambda: 1)),
         (attempt, "socket", SimpleNamespace(gethostname=host)),
+        (early_copy, "socket", SimpleNamespace(gethostname=host)),
+        (application, "beside", _at_once),
         (application, "driver_lock", lambda home, request: holding(world, "driver", _in_use)),
         (application, "jvm_lock", lambda home, spark: SimpleNamespace(release=lambda: None)),
         (application, "driver_log", lambda *_: nullcontext()),

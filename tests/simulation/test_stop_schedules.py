@@ -12,7 +12,7 @@ from tests.simulation.world import Violation
 from tests.support.seeds import seed
 
 __all__ = ["seed"]
-EVERY_CHANGE = 70
+EVERY_CHANGE = 80
 EVERY_NIGHT = 2_000
 SEEDS = 150
 EVENTS = (

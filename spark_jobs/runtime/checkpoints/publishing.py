@@ -86,9 +86,11 @@ class Publishing:
         """The first checkpoint whose publication has failed, until one thread publishes all sinks."""
         self._failure: BaseException | None = None
         self._is_resting = False
-        self._shown: CheckpointId | None = None if begun_at is None else publisher.shown()
+        self._shown: CheckpointId | None = None
         if begun_at is not None:
             self._mark_published(begun_at)
+        if begun_at is not None and self._shown is None:
+            self._shown = publisher.shown()
 
     @property
     def reached(self) -> Mapping[SinkName, CheckpointId]:

@@ -3,14 +3,17 @@
 The number of reads does not depend on the age of the home: the newest documents name the earlier ones that are needed.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
+from spark_jobs.background import run_all
 from spark_jobs.checkpoint.savepoint import read_savepoint
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.rounds import Rounds
 from spark_jobs.protocol.documents import AttemptDocument, CheckpointKind, Manifest, RoundDocument
-from spark_jobs.protocol.ids import CheckpointId, RunId, SinkName, StageName
+from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RunId, SinkName, StageName
 from spark_jobs.protocol.start_requests import StartRequest
 from spark_jobs.publication.evidence import version_with
 from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog, checkpoint_directory
@@ -30,10 +33,7 @@ def read_facts(home: Files) -> HomeFacts:
         StorageError: The storage fails.
     """
     channel, store = Channel(home), CheckpointStore(home)
-    begun = channel.attempts.names().begun
-    newest = channel.attempts.read(begun[-1]) if begun else None
-    latest = Rounds(home).latest()
-    head = store.head()
+    (begun, newest), latest, head = run_all([partial(_begun_attempts, channel), Rounds(home).latest, store.head])
     if newest is None or (head is not None and head.incarnation != newest.incarnation):
         head = None
     restored = _restored(store, newest, head)
@@ -51,6 +51,12 @@ def read_facts(home: Files) -> HomeFacts:
         restored=restored,
         begun=frozenset(begun),
     )
+
+
+def _begun_attempts(channel: Channel) -> tuple[Sequence[AttemptNumber], AttemptDocument | None]:
+    """Returns the attempts that have begun, ascending, and the newest one."""
+    begun = channel.attempts.names().begun
+    return begun, channel.attempts.read(begun[-1]) if begun else None
 
 
 def look_at_savepoint(request: StartRequest, facts: HomeFacts) -> HomeFacts:
