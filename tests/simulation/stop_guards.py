@@ -146,7 +146,7 @@ STOP_GUARDS = [
         _stops_are_answered_at_once,
         _DRAINS,
         chaos_of_stops,
-        hint=63,
+        hint=548,
     ),
     Guard("a fenced attempt turns no stop down", _a_fenced_attempt_answers, _STOPS, lambda: replace(_GIVING_UP), hint=27),
     Guard(
