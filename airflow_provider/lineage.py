@@ -25,7 +25,7 @@ from spark_jobs.protocol.documents import Manifest
 from spark_jobs.protocol.ids import InputName, SinkName
 from spark_jobs.protocol.known_sources import KnownDelta, KnownFiles, KnownKafka
 from spark_jobs.protocol.pins import DeltaPin, FilesPin
-from spark_jobs.storage.object_store_settings import SPELLINGS
+from spark_jobs.storage.object_store_kinds import SPELLINGS
 from spark_jobs.storage.table_uris import spark_path
 
 RUN_FACET = "streamPipeline"

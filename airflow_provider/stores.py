@@ -17,7 +17,7 @@ from airflow_provider.version_compat import AirflowNotFoundException
 from spark_jobs.protocol.errors import InvalidParameterError, MissingRequirementError
 from spark_jobs.storage.azure_settings import AzureCredentials, AzureSettings
 from spark_jobs.storage.google_settings import GoogleSettings
-from spark_jobs.storage.object_store_settings import is_in_object_store, root_of, use_store
+from spark_jobs.storage.object_store_kinds import is_in_object_store, root_of, use_store
 from spark_jobs.storage.open import open_place
 from spark_jobs.storage.s3_settings import S3Credentials, S3Settings
 from spark_jobs.storage.store_settings import ENDPOINT_FORM, ObjectStoreSettings, is_endpoint

@@ -24,7 +24,7 @@ from spark_jobs.protocol.documents import ErrorReport
 from spark_jobs.protocol.errors import AccessDeniedError, StorageError, StreamPipelineError
 from spark_jobs.protocol.reports import report_error, reported_error
 from spark_jobs.storage.files import Files
-from spark_jobs.storage.object_store_settings import is_in_object_store
+from spark_jobs.storage.object_store_kinds import is_in_object_store
 from spark_jobs.waits.ends import EndWait
 from spark_jobs.waits.home_wait import HomeWait
 from spark_jobs.waits.limits import LIMITS, WaitLimits

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
 from spark_jobs.background import run_in_lane
-from spark_jobs.storage.object_store_settings import is_in_object_store
+from spark_jobs.storage.object_store_kinds import is_in_object_store
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spark_jobs.api.refusals import Place, suggestion
-from spark_jobs.storage.object_store_settings import SPELLINGS
+from spark_jobs.storage.object_store_kinds import SPELLINGS
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//[^/]*)?")
 _SPELLINGS = {**SPELLINGS, "s3n": "s3"}

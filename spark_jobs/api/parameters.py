@@ -19,7 +19,7 @@ from spark_jobs.api.refusals import Place, suggestion
 from spark_jobs.protocol.codec import canonical
 from spark_jobs.protocol.errors import InvalidParameterError, InvalidPipelineError
 from spark_jobs.protocol.masking import Mask, masking
-from spark_jobs.storage.object_store_settings import SECRET_VARIABLES
+from spark_jobs.storage.object_store_kinds import SECRET_VARIABLES
 
 ENVIRONMENT_PREFIX = "SPARK_JOBS_PARAM_"
 

@@ -6,7 +6,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from spark_jobs.protocol.documents import Publisher, SinkMode
-from spark_jobs.storage.object_store_settings import is_in_object_store
+from spark_jobs.storage.object_store_kinds import is_in_object_store
 
 DELTA_RS_FEATURES = frozenset(
     {

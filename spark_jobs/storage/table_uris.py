@@ -10,7 +10,7 @@ from urllib.parse import quote, unquote, urlsplit
 from spark_jobs.protocol.errors import UnsupportedTableError
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.local import LocalFiles
-from spark_jobs.storage.object_store_settings import is_in_object_store
+from spark_jobs.storage.object_store_kinds import is_in_object_store
 from spark_jobs.storage.open import open_place
 
 _UNREADABLE = re.compile(r"%[0-9a-fA-F]{2}|[\x00-\x1f\[\]^|\\]")

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs import CheckpointSettings, DeltaSink, Pipeline
-from spark_jobs.storage.object_store_settings import is_in_object_store, store_of
+from spark_jobs.storage.object_store_kinds import is_in_object_store, store_of
 from tests.support.bounded_pipeline import KEYS, admitted, rows_of
 from tests.support.keyed_changes import query
 

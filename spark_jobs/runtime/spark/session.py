@@ -33,7 +33,7 @@ from spark_jobs.runtime.spark.jvm_options import SHORT_RUN, added
 from spark_jobs.runtime.spark.masked_log import mask_log
 from spark_jobs.runtime.spark.spark_facts import SPARK_MINOR, check_own_spark, checkpoint_class
 from spark_jobs.runtime.spark.starting import ended_unless_started
-from spark_jobs.storage.object_store_settings import spark_settings
+from spark_jobs.storage.object_store_kinds import spark_settings
 from spark_jobs.storage.s3_settings import S3_FILE_SYSTEM
 
 JAVA_MIN = 17

@@ -19,7 +19,7 @@ from spark_jobs.publication.deleted_keys import add_checksums
 from spark_jobs.publication.delta_rs import OpenTable, check_publishable, data_files, open_table, rows_by_file
 from spark_jobs.publication.staged_files import missing_files
 from spark_jobs.publication.table_log import TableLog
-from spark_jobs.storage.object_store_settings import kind_of, store_of
+from spark_jobs.storage.object_store_kinds import kind_of, store_of
 from spark_jobs.storage.table_uris import table_files, table_uri
 from tests.support.azurite import azurite
 from tests.support.handwritten_table import table_with

@@ -9,7 +9,7 @@ from deltalake import write_deltalake
 from spark_jobs.protocol.errors import AccessDeniedError, InvalidParameterError, RejectedError
 from spark_jobs.publication.delta_rs import open_table
 from spark_jobs.storage.azure_settings import AzureCredentials, AzureSettings
-from spark_jobs.storage.object_store_settings import store_of
+from spark_jobs.storage.object_store_kinds import store_of
 from spark_jobs.storage.open import open_place
 from tests.support.azurite import azurite, shared_access_signature
 

@@ -23,10 +23,10 @@ from spark_jobs.protocol.errors import (
     Retry,
     StorageError,
 )
-from spark_jobs.storage import object_store_settings
+from spark_jobs.storage import object_store_kinds
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.object_store import ObjectStoreFiles
-from spark_jobs.storage.object_store_settings import use_store
+from spark_jobs.storage.object_store_kinds import use_store
 from spark_jobs.storage.open import open_place
 from spark_jobs.storage.s3_settings import S3Settings
 from tests.support.memory_files import MemoryFiles
@@ -280,8 +280,8 @@ def test_settings_that_cannot_be_used_are_refused_and_not_shown(
 def test_the_refusal_of_settings_that_cannot_be_used_names_the_connection_that_has_them(
     store: _Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(object_store_settings, "_of_names", {})
-    monkeypatch.setattr(object_store_settings, "_of_roots", {})
+    monkeypatch.setattr(object_store_kinds, "_of_names", {})
+    monkeypatch.setattr(object_store_kinds, "_of_roots", {})
     use_store("lake", S3Settings.of(os.environ), ["s3://bucket"])
     monkeypatch.setenv("AWS_CONDITIONAL_PUT", "disabled")
     with pytest.raises(InvalidParameterError, match="settings of the Airflow connection lake for object stores") as refused:

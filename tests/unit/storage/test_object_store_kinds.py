@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from spark_jobs.protocol.errors import InvalidParameterError
-from spark_jobs.storage import object_store_settings
+from spark_jobs.storage import object_store_kinds
 from spark_jobs.storage.azure_settings import AzureCredentials, AzureSettings
 from spark_jobs.storage.google_settings import GoogleSettings
-from spark_jobs.storage.object_store_settings import (
+from spark_jobs.storage.object_store_kinds import (
     denied,
     is_in_object_store,
     spark_settings,
@@ -25,8 +25,8 @@ LAKE = S3Settings("https://store.example.com", "eu", credentials=S3Credentials("
 @pytest.fixture
 def stores(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process without a configured store, whose environment names another store."""
-    monkeypatch.setattr(object_store_settings, "_of_names", {})
-    monkeypatch.setattr(object_store_settings, "_of_roots", {})
+    monkeypatch.setattr(object_store_kinds, "_of_names", {})
+    monkeypatch.setattr(object_store_kinds, "_of_roots", {})
     monkeypatch.setenv("AWS_ENDPOINT_URL", "https://environment.example.com")
 
 
