@@ -18,9 +18,9 @@ from spark_jobs.protocol.errors import InvalidParameterError, MissingRequirement
 from spark_jobs.storage.azure_settings import AzureCredentials, AzureSettings
 from spark_jobs.storage.google_settings import GoogleSettings
 from spark_jobs.storage.object_store_kinds import is_in_object_store, root_of, use_store
+from spark_jobs.storage.object_store_settings import ENDPOINT_FORM, ObjectStoreSettings, is_endpoint
 from spark_jobs.storage.open import open_place
 from spark_jobs.storage.s3_settings import S3Credentials, S3Settings
-from spark_jobs.storage.store_settings import ENDPOINT_FORM, ObjectStoreSettings, is_endpoint
 
 _KNOWN_OF_S3 = frozenset({"aws_session_token", "endpoint_url", "region_name", "service_config", "config_kwargs"})
 """The extras of an ``aws`` connection that are followed."""

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from airflow_provider.version_compat import container_of_one_task
 from spark_jobs.protocol.errors import InterruptedRunError, MissingRequirementError, RejectedError, StreamPipelineError
+from spark_jobs.storage.object_store_settings import ObjectStoreSettings
 from spark_jobs.storage.os_errors import translated
-from spark_jobs.storage.store_settings import ObjectStoreSettings
 from spark_jobs.storage.system import DIRECTORY_MODE
 
 STOP_GRACE_S = 3.0

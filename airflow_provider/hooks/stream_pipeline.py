@@ -42,7 +42,7 @@ from spark_jobs.protocol.ids import CheckpointId, RequestId, RunId, published_by
 from spark_jobs.protocol.spark_settings import conf_environment, shown_settings
 from spark_jobs.protocol.start_requests import StartRequest
 from spark_jobs.storage.files import Files, is_here, local_path
-from spark_jobs.storage.store_settings import ObjectStoreSettings
+from spark_jobs.storage.object_store_settings import ObjectStoreSettings
 
 if TYPE_CHECKING:
     from airflow_provider.drivers.spark_submit import Submission

@@ -50,7 +50,7 @@ from spark_jobs.publication.features import candidates, merge_obstacles, obstacl
 from spark_jobs.publication.fitting import shape
 from spark_jobs.publication.table_log import TableLog, TableState
 from spark_jobs.storage.object_store_kinds import is_in_object_store, store_of
-from spark_jobs.storage.store_settings import ObjectStoreSettings
+from spark_jobs.storage.object_store_settings import ObjectStoreSettings
 from spark_jobs.storage.table_uris import table_files, uri_of
 
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")

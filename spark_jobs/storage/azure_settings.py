@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Self
 from urllib.parse import urlsplit
 
-from spark_jobs.storage.store_settings import ObjectStoreSettings, check_endpoint
+from spark_jobs.storage.object_store_settings import ObjectStoreSettings, check_endpoint
 
 ABFS_FILE_SYSTEM = "org.apache.hadoop.fs.azurebfs.SecureAzureBlobFileSystem"
 """Hadoop's client of Azure Data Lake Storage."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from spark_jobs.storage.store_settings import ObjectStoreSettings, check_endpoint
+from spark_jobs.storage.object_store_settings import ObjectStoreSettings, check_endpoint
 
 GOOGLE_FILE_SYSTEM = "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFileSystem"
 """The class of Google's connector for Hadoop."""

@@ -21,8 +21,8 @@ from spark_jobs.storage.azure_settings import AzureSettings
 from spark_jobs.storage.forks import OneProcess
 from spark_jobs.storage.google_settings import GoogleSettings
 from spark_jobs.storage.object_store_kinds import connection_of, denied, kind_of, store_of, without_root
+from spark_jobs.storage.object_store_settings import ObjectStoreSettings
 from spark_jobs.storage.s3_settings import S3Settings
-from spark_jobs.storage.store_settings import ObjectStoreSettings
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore

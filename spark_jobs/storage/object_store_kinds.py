@@ -18,8 +18,8 @@ from urllib.parse import urlsplit
 from spark_jobs.protocol.errors import AccessDeniedError, InvalidParameterError, NotFoundError
 from spark_jobs.storage.azure_settings import AzureSettings
 from spark_jobs.storage.google_settings import GoogleSettings
+from spark_jobs.storage.object_store_settings import ObjectStoreSettings
 from spark_jobs.storage.s3_settings import S3Settings
-from spark_jobs.storage.store_settings import ObjectStoreSettings
 
 _KINDS: Mapping[str, type[ObjectStoreSettings]] = {kind.SCHEME: kind for kind in (S3Settings, AzureSettings, GoogleSettings)}
 

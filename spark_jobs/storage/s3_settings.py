@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
-from spark_jobs.storage.store_settings import ObjectStoreSettings, check_endpoint
+from spark_jobs.storage.object_store_settings import ObjectStoreSettings, check_endpoint
 
 S3_FILE_SYSTEM = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 """Hadoop's client of S3, under both of its schemes."""

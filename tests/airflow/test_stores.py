@@ -34,9 +34,9 @@ from spark_jobs.publication.delta_rs import open_table
 from spark_jobs.storage import object_store_kinds
 from spark_jobs.storage.azure_settings import AzureCredentials, AzureSettings
 from spark_jobs.storage.google_settings import GoogleSettings
+from spark_jobs.storage.object_store_settings import ObjectStoreSettings
 from spark_jobs.storage.open import open_place
 from spark_jobs.storage.s3_settings import S3Credentials, S3Settings
-from spark_jobs.storage.store_settings import ObjectStoreSettings
 from tests.airflow.conftest import connection, in_another_process, named_in_connections
 from tests.airflow.deferral import carry_out
 from tests.airflow.flights import context, once
