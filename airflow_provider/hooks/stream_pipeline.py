@@ -18,7 +18,7 @@ from airflow_provider.hidden_values import hide
 from airflow_provider.homes import check_place, check_roots, home_options, open_allowed_home, open_savepoint
 from airflow_provider.orders import StartOrder, json_values
 from airflow_provider.settings import CONN_TYPE, Settings, read_settings
-from airflow_provider.stores import read_store, use_store_of
+from airflow_provider.store_connections import read_store_connection, use_store_connection
 from airflow_provider.version_compat import AirflowException, AirflowNotFoundException
 from spark_jobs.background import run_with_deadline
 from spark_jobs.checkpoint.store import CheckpointStore
@@ -89,7 +89,7 @@ class StreamPipelineHook(BaseHook):
                 connection=self.conn_id,
             ) from error
         found = read_settings(connection.extra_dejson, self.conn_id, connection.conn_type)
-        use_store_of(found, self.get_connection)
+        use_store_connection(found, self.get_connection)
         return found
 
     def files(self, home: str) -> Files:
@@ -273,7 +273,7 @@ class StreamPipelineHook(BaseHook):
 
     @property
     def _store(self) -> ObjectStoreSettings | None:
-        return read_store(self.settings.store_conn_id, self.get_connection)
+        return read_store_connection(self.settings.store_conn_id, self.get_connection)
 
     def _submission(self, conf: Mapping[str, str]) -> "Submission":
         from airflow_provider.drivers.spark_submit import plan_submission

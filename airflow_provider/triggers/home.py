@@ -12,7 +12,7 @@ from typing import Any, NotRequired, TypedDict, TypeVar, Unpack
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_provider.stores import use_store_from_afar
+from airflow_provider.store_connections import use_store_connection_in_triggerer
 from airflow_provider.task_log import LogsVisibly
 from airflow_provider.waits.checkpoints import CheckpointWait
 from airflow_provider.waits.clocks import monotonic_at
@@ -97,7 +97,7 @@ class WaitingTrigger(LogsVisibly, BaseTrigger):
         """Waits, and sends one event. If the home cannot be opened, the event has that error."""
         try:
             if self.conn_id is not None and is_in_object_store(self.home):
-                await use_store_from_afar(self.conn_id)
+                await use_store_connection_in_triggerer(self.conn_id)
             found = await self.wait(open_home(self.home))
         except StreamPipelineError as error:
             await asyncio.sleep(self.settle_s)

@@ -12,7 +12,7 @@ from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from airflow_provider.homes import open_allowed_home
-from airflow_provider.stores import use_store_from_afar
+from airflow_provider.store_connections import use_store_connection_in_triggerer
 from airflow_provider.task_log import LogsVisibly
 from airflow_provider.version_compat import AirflowNotFoundException, asset_store
 from airflow_provider.waits.checkpoints import Listing, ListingLook
@@ -103,7 +103,7 @@ class HomeEventTrigger(LogsVisibly, BaseEventTrigger, Generic[Found]):
                 await asyncio.sleep(self.retry_after_s)
 
     async def _events(self) -> AsyncGenerator[TriggerEvent, None]:
-        roots = (await use_store_from_afar(self.conn_id)).roots
+        roots = (await use_store_connection_in_triggerer(self.conn_id)).roots
         files = await self._with_limit(run_in_lane(self.home, open_allowed_home, self.home, roots))
         await self._keep(files, 0.0)  # the position of events from before the error
         search, pace = await self._search(files), pace_at(files.url, *self.intervals_s)

@@ -20,7 +20,7 @@ from airflow_provider.drivers.local_driver import start_local_driver
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.operators.publish_checkpoint import PublishCheckpointOperator
 from airflow_provider.operators.savepoint import StopWithSavepointOperator, TriggerSavepointOperator
-from airflow_provider.stores import read_store, use_store_from_afar
+from airflow_provider.store_connections import read_store_connection, use_store_connection_in_triggerer
 from airflow_provider.triggers.home import HomeTrigger
 from airflow_provider.triggers.publication import PublicationTrigger
 from airflow_provider.version_compat import AirflowNotFoundException
@@ -64,7 +64,9 @@ def store() -> Iterator[str]:
 
 def read(**fields: Any) -> S3Settings:
     extra = fields.pop("extra", {})
-    found = read_store("lake", lambda _: Connection(conn_id="lake", conn_type="aws", extra=json.dumps(extra), **fields))
+    found = read_store_connection(
+        "lake", lambda _: Connection(conn_id="lake", conn_type="aws", extra=json.dumps(extra), **fields)
+    )
     assert isinstance(found, S3Settings)
     return found
 
@@ -101,7 +103,7 @@ def test_fields_that_not_every_client_supports_are_refused_by_name(fields: dict[
 
 def azure(conn_type: str = "wasb", extra: dict[str, str] | None = None, **fields: Any) -> AzureSettings:
     given = Connection(conn_id="lake", conn_type=conn_type, extra=json.dumps(extra or {}), **fields)
-    found = read_store("lake", lambda _: given)
+    found = read_store_connection("lake", lambda _: given)
     assert isinstance(found, AzureSettings)
     return found
 
@@ -135,7 +137,7 @@ def test_fields_of_azure_that_not_every_client_supports_are_refused_by_name(fiel
 def test_a_store_connection_has_the_fields_of_the_google_provider() -> None:
     def read_google(extra: dict[str, str]) -> ObjectStoreSettings | None:
         given = Connection(conn_id="lake", conn_type="google_cloud_platform", extra=json.dumps(extra))
-        return read_store("lake", lambda _: given)
+        return read_store_connection("lake", lambda _: given)
 
     assert read_google({"key_path": "/run/secrets/lake.json", "project": "flights"}) == GoogleSettings(
         credentials_file="/run/secrets/lake.json"
@@ -180,10 +182,10 @@ def test_a_worker_with_only_a_connection_to_azure_tests_its_roots() -> None:
 
 def test_a_missing_connection_or_one_of_another_type_is_refused_for_a_store() -> None:
     with pytest.raises(InvalidParameterError, match="of type 'spark'") as refused:
-        read_store("lake", lambda _: Connection(conn_id="lake", conn_type="spark"))
+        read_store_connection("lake", lambda _: Connection(conn_id="lake", conn_type="spark"))
     assert refused.value.remedy == "Name one of type aws, wasb, adls, google_cloud_platform."
     with pytest.raises(MissingRequirementError, match="no Airflow connection 'lake'"):
-        read_store("lake", Mock(side_effect=AirflowNotFoundException))
+        read_store_connection("lake", Mock(side_effect=AirflowNotFoundException))
 
 
 def test_the_settings_of_a_store_show_no_secret() -> None:
@@ -227,7 +229,7 @@ def test_a_root_that_the_credentials_may_only_read_fails_the_test_of_the_connect
 
 
 def test_a_triggerer_finds_the_store_by_the_name_of_the_tasks_connection(store: str) -> None:
-    assert asyncio.run(use_store_from_afar("flights")).store_conn_id == "lake"
+    assert asyncio.run(use_store_connection_in_triggerer("flights")).store_conn_id == "lake"
     assert open_place(f"{store}/homes").names("") == []
 
 

@@ -30,7 +30,7 @@ _KNOWN_OF_GOOGLE = frozenset({"key_path", "project"})
 """The extras of a ``google_cloud_platform`` connection that are followed. No client needs a project."""
 
 
-def use_store_of(settings: Settings, get_connection: Callable[[str], Any] = BaseHook.get_connection) -> None:
+def use_store_connection(settings: Settings, get_connection: Callable[[str], Any] = BaseHook.get_connection) -> None:
     """Gives this process the store that a ``stream_pipeline`` connection names, for the buckets and containers of its roots.
 
     Raises:
@@ -40,11 +40,13 @@ def use_store_of(settings: Settings, get_connection: Callable[[str], Any] = Base
     places = (*settings.roots, *settings.savepoint_roots, settings.work_root or "")
     roots = {root_of(url) for place in places if place and is_in_object_store(url := open_place(place).url)}
     if roots or settings.store_conn_id:
-        use_store(settings.store_conn_id or "the environment", read_store(settings.store_conn_id, get_connection), roots)
+        use_store(
+            settings.store_conn_id or "the environment", read_store_connection(settings.store_conn_id, get_connection), roots
+        )
 
 
-async def use_store_from_afar(conn_id: str) -> Settings:
-    """Does what :func:`use_store_of` does, in a triggerer; returns what the ``stream_pipeline`` connection says."""
+async def use_store_connection_in_triggerer(conn_id: str) -> Settings:
+    """Does what :func:`use_store_connection` does, in a triggerer; returns what the ``stream_pipeline`` connection says."""
     try:
         connection = await BaseHook.aget_connection(conn_id)
         settings = read_settings(connection.extra_dejson, conn_id, connection.conn_type)
@@ -55,14 +57,14 @@ async def use_store_from_afar(conn_id: str) -> Settings:
             remedy="Create it again; a retry waits again.",
             connection=conn_id,
         ) from error
-    use_store_of(settings, lambda _: store)
+    use_store_connection(settings, lambda _: store)
     return settings
 
 
-def read_store(
+def read_store_connection(
     store_conn_id: str | None, get_connection: Callable[[str], Any] = BaseHook.get_connection
 ) -> ObjectStoreSettings | None:
-    """Reads the connection of a store, and has Airflow mask its secrets; None without one. Errors as of :func:`use_store_of`."""
+    """Reads the connection of a store, and has Airflow mask its secrets; None without one. Errors as of :func:`use_store_connection`."""
     if store_conn_id is None:
         return None
     try:
