@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 from spark_jobs.control.home import DividedHome
 from spark_jobs.home.layout import WORK, work_probe_path
 from spark_jobs.protocol.errors import RejectedError
+from spark_jobs.runtime.spark.hadoop_clients import check_clients
 from spark_jobs.runtime.spark.session import spark_failures
-from spark_jobs.runtime.spark.store_clients import check_clients
 from spark_jobs.storage.files import Files, is_here
 
 _ON_THIS_HOST = re.compile(r"local(-cluster)?(\[.*\])?")

@@ -9,8 +9,8 @@ from spark_jobs.protocol.ids import CheckpointId, SinkName
 from spark_jobs.publication.delta_jvm import DeltaJvm
 from spark_jobs.publication.pending import chosen_manifest, pending_lines, sink_cut
 from spark_jobs.publication.staged_frame import staged_frame
+from spark_jobs.runtime.spark.hadoop_clients import check_clients
 from spark_jobs.runtime.spark.session import with_s3
-from spark_jobs.runtime.spark.store_clients import check_clients
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.table_uris import spark_path
 

@@ -14,7 +14,7 @@ from spark_jobs.background import run_all
 from spark_jobs.home.layout import CHANNELS
 from spark_jobs.protocol.ids import SinkName
 from spark_jobs.publication.conditional_log_store import check_commits, make_commits_conditional
-from spark_jobs.runtime.spark.store_clients import check_clients
+from spark_jobs.runtime.spark.hadoop_clients import check_clients
 from spark_jobs.runtime.tables.table_places import TablePlace
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.open import check_create_if_absent

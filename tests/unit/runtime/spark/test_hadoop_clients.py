@@ -9,8 +9,8 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.protocol.documents import Publish
 from spark_jobs.protocol.errors import MissingRequirementError
-from spark_jobs.runtime.spark import store_clients
-from spark_jobs.runtime.spark.store_clients import check_clients
+from spark_jobs.runtime.spark import hadoop_clients
+from spark_jobs.runtime.spark.hadoop_clients import check_clients
 from spark_jobs.runtime.staged.staged_rows import read_staged
 from tests.support.object_store import object_store
 from tests.support.staged_in_s3 import PipelineInS3
@@ -26,9 +26,9 @@ PLACES = {
 
 @pytest.fixture(autouse=True)
 def _hadoop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_clients, "has_class", lambda *_: False)
-    monkeypatch.setattr(store_clients, "hadoop_version", lambda _: "3.5.0")
-    monkeypatch.setattr(store_clients, "hadoop_setting", lambda *_: None)
+    monkeypatch.setattr(hadoop_clients, "has_class", lambda *_: False)
+    monkeypatch.setattr(hadoop_clients, "hadoop_version", lambda _: "3.5.0")
+    monkeypatch.setattr(hadoop_clients, "hadoop_setting", lambda *_: None)
 
 
 @pytest.mark.parametrize("package", PLACES)
@@ -58,7 +58,7 @@ def test_the_error_names_the_setting_for_airflow(package: str) -> None:
 def test_the_error_names_no_package_that_spark_s_hadoop_cannot_use(
     monkeypatch: pytest.MonkeyPatch, package: str, hadoop: str, remedy: str
 ) -> None:
-    monkeypatch.setattr(store_clients, "hadoop_version", lambda _: hadoop)
+    monkeypatch.setattr(hadoop_clients, "hadoop_version", lambda _: hadoop)
     with pytest.raises(MissingRequirementError) as refused:
         check_clients(SPARK, [PLACES[package]])
     assert refused.value.remedy.startswith(remedy)
@@ -69,7 +69,7 @@ def test_the_error_names_no_package_that_spark_s_hadoop_cannot_use(
     ("package", "hadoop"), [("hadoop-aws", "3.4.2"), ("hadoop-azure", "3.4.1"), ("hadoop-aws", "3.4.10-amzn-1")]
 )
 def test_the_package_has_the_version_of_spark_s_hadoop(monkeypatch: pytest.MonkeyPatch, package: str, hadoop: str) -> None:
-    monkeypatch.setattr(store_clients, "hadoop_version", lambda _: hadoop)
+    monkeypatch.setattr(hadoop_clients, "hadoop_version", lambda _: hadoop)
     with pytest.raises(MissingRequirementError) as refused:
         check_clients(SPARK, [PLACES[package]])
     assert refused.value.evidence["package"] == f"org.apache.hadoop:{package}:{hadoop}"
@@ -90,8 +90,8 @@ def test_a_spark_without_clients_reaches_directories_and_hdfs() -> None:
 
 
 def test_a_client_that_the_settings_of_hadoop_name_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_clients, "hadoop_setting", lambda _, name: f"clients.of.{name}")
-    monkeypatch.setattr(store_clients, "has_class", lambda _, name: name == "clients.of.fs.gs.impl")
+    monkeypatch.setattr(hadoop_clients, "hadoop_setting", lambda _, name: f"clients.of.{name}")
+    monkeypatch.setattr(hadoop_clients, "has_class", lambda _, name: name == "clients.of.fs.gs.impl")
     check_clients(SPARK, [PLACES["hadoop-gcp"]])
     with pytest.raises(MissingRequirementError):
         check_clients(SPARK, [PLACES["hadoop-aws"]])
