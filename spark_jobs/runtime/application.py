@@ -115,7 +115,7 @@ from spark_jobs.runtime.start.source_identity import (
 from spark_jobs.runtime.start.start_plan import StartPlan
 from spark_jobs.runtime.start.static_versions import replaced_statics
 from spark_jobs.runtime.start.waiting_rows import Waiting, check_waiting, gained_columns, waiting_in_checkpoint, waiting_in_work
-from spark_jobs.runtime.tables.stores import check_conditional_writes, check_stores
+from spark_jobs.runtime.tables.store_requirements import check_conditional_writes, check_stores
 from spark_jobs.runtime.tables.table_places import TablePlace
 from spark_jobs.runtime.tables.tombstones import Tombstones
 from spark_jobs.storage.files import Files, local_path

@@ -8,8 +8,8 @@ from pyspark.sql import SparkSession
 from spark_jobs.control.home import DividedHome
 from spark_jobs.protocol.errors import MissingRequirementError
 from spark_jobs.protocol.ids import SinkName
-from spark_jobs.runtime.tables import stores
-from spark_jobs.runtime.tables.stores import check_conditional_writes, check_stores
+from spark_jobs.runtime.tables import store_requirements
+from spark_jobs.runtime.tables.store_requirements import check_conditional_writes, check_stores
 from spark_jobs.runtime.tables.table_places import TablePlace
 from tests.support.memory_files import MemoryFiles
 
@@ -26,14 +26,14 @@ class Store(MemoryFiles):
 
 @pytest.fixture(autouse=True)
 def client(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stores, "check_clients", lambda *_: None)
-    monkeypatch.setattr(stores, "make_commits_conditional", lambda *_: None)
-    monkeypatch.setattr(stores, "check_commits", lambda *_: None)
+    monkeypatch.setattr(store_requirements, "check_clients", lambda *_: None)
+    monkeypatch.setattr(store_requirements, "make_commits_conditional", lambda *_: None)
+    monkeypatch.setattr(store_requirements, "check_commits", lambda *_: None)
 
 
 def test_spark_commits_to_a_store_only_by_conditional_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     prepared = list[str]()
-    monkeypatch.setattr(stores, "make_commits_conditional", lambda _, uri: prepared.append(uri))
+    monkeypatch.setattr(store_requirements, "make_commits_conditional", lambda _, uri: prepared.append(uri))
     check_stores(SPARK, DividedHome(Store()), {HOURLY: TablePlace("s3://lake/hourly")})
     assert prepared == ["s3://lake/home", "s3://lake/hourly"], "channels too"
 
@@ -45,9 +45,9 @@ def test_a_store_without_conditional_writes_is_refused(monkeypatch: pytest.Monke
 
     places = {HOURLY: TablePlace("s3://lake/hourly")}
     careful, careless = MemoryFiles(), Careless()
-    monkeypatch.setattr(stores, "table_files", lambda uri: careful)
+    monkeypatch.setattr(store_requirements, "table_files", lambda uri: careful)
     check_conditional_writes(SPARK, places)
-    monkeypatch.setattr(stores, "table_files", lambda uri: careless)
+    monkeypatch.setattr(store_requirements, "table_files", lambda uri: careless)
     with pytest.raises(MissingRequirementError, match="does not keep the first of two files"):
         check_conditional_writes(SPARK, places)
     assert careful.contents == careless.contents == {}
@@ -55,8 +55,8 @@ def test_a_store_without_conditional_writes_is_refused(monkeypatch: pytest.Monke
 
 def test_spark_tries_to_commit_in_each_bucket_once(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = list[str]()
-    monkeypatch.setattr(stores, "check_commits", lambda _, uri: tried.append(uri))
-    monkeypatch.setattr(stores, "table_files", lambda uri: MemoryFiles())
+    monkeypatch.setattr(store_requirements, "check_commits", lambda _, uri: tried.append(uri))
+    monkeypatch.setattr(store_requirements, "table_files", lambda uri: MemoryFiles())
     uris = ["s3://lake/a", "s3://lake/b", "s3://pond/c", "file:///tables/d"]
     check_conditional_writes(SPARK, {SinkName(uri[-1]): TablePlace(uri) for uri in uris})
     assert tried == ["s3://lake/b", "s3://pond/c"]
