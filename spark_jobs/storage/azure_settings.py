@@ -65,7 +65,7 @@ class AzureSettings(ObjectStoreSettings):
     SCHEME: ClassVar = "abfss"
     SPELLINGS: ClassVar = ("abfss", "abfs")
     CLOUD: ClassVar = "Azure"
-    ROOT: ClassVar = "container"
+    BUCKET: ClassVar = "container"
     VARIABLES: ClassVar = (*_KEYS, *_TOKENS, *_PRINCIPAL, *_OTHERS, _ENDPOINT)
     SECRETS: ClassVar = (*_KEYS, *_TOKENS, _PRINCIPAL[1], "AZURE_STORAGE_TOKEN", "AZURE_STORAGE_CLIENT_SECRET")
     CREDENTIALS: ClassVar = f"{_KEYS[0]}, {_TOKENS[0]}, or {', '.join(_PRINCIPAL[:2])} and {_PRINCIPAL[2]}"

@@ -28,7 +28,7 @@ class GoogleSettings(ObjectStoreSettings):
     SCHEME: ClassVar = "gs"
     SPELLINGS: ClassVar = ("gs",)
     CLOUD: ClassVar = "Google Cloud Storage"
-    ROOT: ClassVar = "bucket"
+    BUCKET: ClassVar = "bucket"
     VARIABLES: ClassVar = (_FILE, *_OTHERS, _ENDPOINT)
     SECRETS: ClassVar = ("GOOGLE_SERVICE_ACCOUNT_KEY",)
     CREDENTIALS: ClassVar = _FILE

@@ -65,23 +65,23 @@ class ObjectStoreFiles:
     ``GOOGLE_…``) or of a role of the host. See :func:`~spark_jobs.storage.object_store_kinds.store_of`.
 
     Args:
-        root: Root of the store, such as ``s3://bucket``.
+        bucket: URL of the bucket or the container, such as ``s3://bucket``.
         prefix: Prefix of the keys, without slashes around it; empty for everything there.
         retry_timeout_s: Time for which a call is repeated while the store does not answer or is busy.
         pauses_s: Pauses between tries to create a name that another process is creating, too.
 
     Raises:
         InvalidParameterError: The environment has an invalid setting: an endpoint that is not a URL, or an incomplete credential. Or it is
-            not known which of several stores has the root.
+            not known which of several stores has it.
     """
 
-    def __init__(self, root: str, prefix: str, retry_timeout_s: float = 60.0, pauses_s: Sequence[float] = _PAUSES_S) -> None:
+    def __init__(self, bucket: str, prefix: str, retry_timeout_s: float = 60.0, pauses_s: Sequence[float] = _PAUSES_S) -> None:
         self._pauses_s = pauses_s
-        self._url = f"{root}/{prefix}".rstrip("/")
-        self._root, self._prefix = root, prefix
-        self._has_directories = root.startswith("abfss:")
+        self._url = f"{bucket}/{prefix}".rstrip("/")
+        self._bucket, self._prefix = bucket, prefix
+        self._has_directories = bucket.startswith("abfss:")
         self._retry_timeout = timedelta(seconds=retry_timeout_s)
-        self._store = open_client(root, self._retry_timeout)
+        self._store = open_client(bucket, self._retry_timeout)
         self._copied: set[str] = set()
         """The keys of copies that the store has answered, so that they are durable. :meth:`sync` need not check them."""
 
@@ -91,7 +91,7 @@ class ObjectStoreFiles:
         return self._url
 
     def below(self, directory: str) -> "ObjectStoreFiles":
-        return ObjectStoreFiles(self._root, self._key(directory), self._retry_timeout.total_seconds(), self._pauses_s)
+        return ObjectStoreFiles(self._bucket, self._key(directory), self._retry_timeout.total_seconds(), self._pauses_s)
 
     def local(self, path: str = "") -> None:
         return None
@@ -213,7 +213,7 @@ class ObjectStoreFiles:
         pass
 
     def _place(self, key: str) -> str:
-        return f"{self._root}/{key}"
+        return f"{self._bucket}/{key}"
 
     def _key(self, path: str) -> str:
         """Returns the key of the object with the prefix."""

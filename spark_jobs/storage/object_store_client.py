@@ -20,7 +20,7 @@ from spark_jobs.protocol.errors import (
 from spark_jobs.storage.azure_settings import AzureSettings
 from spark_jobs.storage.forks import OneProcess
 from spark_jobs.storage.google_settings import GoogleSettings
-from spark_jobs.storage.object_store_kinds import connection_of, denied, kind_of, store_of, without_root
+from spark_jobs.storage.object_store_kinds import access_denied, connection_of, kind_of, missing_bucket, store_of
 from spark_jobs.storage.object_store_settings import ObjectStoreSettings
 from spark_jobs.storage.s3_settings import S3Settings
 
@@ -41,33 +41,33 @@ _ROLE_PATHS = ("/latest/api/token", "/latest/meta-data/iam", "/metadata/identity
 """The paths under which a host provides its role. They are only asked without credentials in the environment."""
 _DENIED = re.compile(r"401 Unauthorized|403 Forbidden|\(code: (?:403|AccessDenied)\)")
 """Matches the refusal of a list or of a delete, for which the client has no exception of its own."""
-_WITHOUT_ROOT = re.compile(r"\b(?:NoSuchBucket|ContainerNotFound)\b")
+_WITHOUT_BUCKET = re.compile(r"\b(?:NoSuchBucket|ContainerNotFound)\b")
 """Matches the answer of a store that has no such bucket or container."""
 _CODE = re.compile(r"<Code>(\w{1,100})</Code>")
 
 
-def open_client(root: str, retry_timeout: timedelta) -> "ObjectStore":
+def open_client(bucket: str, retry_timeout: timedelta) -> "ObjectStore":
     """Returns the client of a bucket or a container. Reads and writes nothing.
 
     Its credentials and endpoint are those of an Airflow connection that has named the store, else of the environment.
-    All users of a root share one client and its connections, because a triggerer checks a thousand homes.
+    All users of a bucket share one client and its connections, because a triggerer checks a thousand homes.
 
     Args:
-        root: The root of the store, such as ``s3://bucket``.
+        bucket: URL of the bucket or the container, such as ``s3://bucket``.
         retry_timeout: Time for which a call is repeated.
 
     Raises:
         InvalidParameterError: The environment has an invalid setting: an endpoint that is not a URL, or an incomplete credential. Or it is
-            not known which of several stores has the root.
+            not known which of several stores has it.
     """
-    settings = store_of(root)  # invalid settings are refused here, before the client interprets them
+    settings = store_of(bucket)  # invalid settings are refused here, before the client interprets them
     said = tuple(sorted((name, value) for name, value in os.environ.items() if name.startswith(_PREFIXES)))
-    return _client(root, retry_timeout, settings, said)
+    return _client(bucket, retry_timeout, settings, said)
 
 
 @lru_cache(maxsize=16)
 def _client(
-    root: str, retry_timeout: timedelta, settings: ObjectStoreSettings, said: tuple[tuple[str, str], ...]
+    bucket: str, retry_timeout: timedelta, settings: ObjectStoreSettings, said: tuple[tuple[str, str], ...]
 ) -> "ObjectStore":
     # Among client_options these would replace all settings of the client from the environment.
     timeout = os.environ.get(f"{_family(settings)}TIMEOUT", _CALL_TIMEOUT)
@@ -75,15 +75,15 @@ def _client(
     retries: Any = {"retry_timeout": retry_timeout, "max_retries": _TRIES}
     try:
         if isinstance(settings, AzureSettings):
-            container, _, host = urlsplit(root).netloc.partition("@")
+            container, _, host = urlsplit(bucket).netloc.partition("@")
             config |= settings.for_obstore() | {"account_name": host.partition(".")[0]}
             return AzureStore(container, config=config, retry_config=retries)
         if isinstance(settings, GoogleSettings):
-            return GCSStore(urlsplit(root).netloc, config=config | settings.for_obstore(), retry_config=retries)
+            return GCSStore(urlsplit(bucket).netloc, config=config | settings.for_obstore(), retry_config=retries)
         assert isinstance(settings, S3Settings)
-        return _s3_client(urlsplit(root).netloc, config, settings, retries)
+        return _s3_client(urlsplit(bucket).netloc, config, settings, retries)
     except (BaseError, ValueError) as error:
-        raise _unusable(root, _reason(error)) from error
+        raise _unusable(bucket, _reason(error)) from error
 
 
 def _s3_client(bucket: str, config: Any, settings: S3Settings, retries: Any) -> S3Store:
@@ -124,37 +124,37 @@ def translated_store(place: str, *, writes: bool = False) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        if writes and _WITHOUT_ROOT.search(f"{error}"):
-            raise without_root(place) from None
+        if writes and _WITHOUT_BUCKET.search(f"{error}"):
+            raise missing_bucket(place) from None
         if writes:
             raise StorageError(
-                f"{place} cannot be written: the {kind.ROOT} or the upload does not exist.",
+                f"{place} cannot be written: the {kind.BUCKET} or the upload does not exist.",
                 safe="No object is partly written, and the call may be repeated.",
-                remedy=f"Check the {kind.ROOT}.",
+                remedy=f"Check the {kind.BUCKET}.",
                 path=place,
             ) from error
         raise NotFoundError(
             f"{place} does not exist.",
-            remedy=f"Check the {kind.ROOT} and the path.",
+            remedy=f"Check the {kind.BUCKET} and the path.",
             path=place,
         ) from error
     except (PermissionDeniedError, UnauthenticatedError, PermissionError) as error:
-        raise denied(place, _reason(error)) from None
+        raise access_denied(place, _reason(error)) from None
     except NotImplementedError as error:
         raise _unusable(place, _reason(error)) from error
     except BaseException as error:
         if not isinstance(error, BaseError) and type(error).__name__ != _PANIC:
             raise
         if _DENIED.search(f"{error}"):
-            raise denied(place, _reason(error)) from None
-        if _WITHOUT_ROOT.search(f"{error}"):
-            raise without_root(place) from None
+            raise access_denied(place, _reason(error)) from None
+        if _WITHOUT_BUCKET.search(f"{error}"):
+            raise missing_bucket(place) from None
         raise StorageError(
             f"{place}: {_reason(error)}",
             safe="No object is partly written, and the call may be repeated.",
             remedy=_without_credentials(place)
             if any(path in f"{error}" for path in _ROLE_PATHS)
-            else f"Repeat; if the error persists, check the {kind.ROOT}, the endpoint ({connection_of(place) or kind.ENDPOINT}) and the "
+            else f"Repeat; if the error persists, check the {kind.BUCKET}, the endpoint ({connection_of(place) or kind.ENDPOINT}) and the "
             "network.",
             path=place,
         ) from error

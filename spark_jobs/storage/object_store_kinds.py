@@ -4,8 +4,8 @@ Three clients access a store: obstore for documents, delta-rs for Delta tables, 
 its environment. Each client reads the credentials from there itself. So no secret is in a setting of Spark, in an argument of a process or
 in a document.
 
-Each kind of store has a class of its own, which is chosen by the scheme of a URL. The root of a store is the part of a URL that its
-settings are for: the scheme and the bucket, or the scheme, the container and the account.
+Each kind of store has a class of its own, which is chosen by the scheme of a URL. In this package a *bucket* is the
+part of a URL that has settings of its own: ``s3://bucket``, ``gs://bucket`` or ``abfss://container@account.dfs.core.windows.net``.
 
 A process of Airflow may have the settings of several stores, one for each connection: see :func:`use_store`.
 """
@@ -39,8 +39,8 @@ def kind_of(url: str) -> type[ObjectStoreSettings]:
     return _KINDS[urlsplit(url).scheme]
 
 
-def root_of(url: str) -> str:
-    """Returns the root of the store that has a URL."""
+def bucket_of(url: str) -> str:
+    """Returns the bucket of a URL, such as ``s3://bucket``, or its container."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}"
 
@@ -56,58 +56,58 @@ def spark_settings(environment: Mapping[str, str], given: Mapping[str, str]) -> 
 
 
 _lock = Lock()
-_of_names: dict[str, ObjectStoreSettings | None] = {}
-"""By its name the settings of a store; None: those of the environment."""
-_of_roots: dict[str, str] = {}
-"""By root the name of its store."""
+_settings_by_name: dict[str, ObjectStoreSettings | None] = {}
+"""The settings of a store, by its name. None: those of the environment."""
+_names_by_bucket: dict[str, str] = {}
+"""The name of the store that has a bucket, by the URL of the bucket."""
 
 
-def use_store(name: str, settings: ObjectStoreSettings | None, roots: Iterable[str]) -> None:
+def use_store(name: str, settings: ObjectStoreSettings | None, buckets: Iterable[str]) -> None:
     """Gives this process the settings of a store; again with newer ones.
 
-    A root that nobody has named is in the store of all others of its kind, or in that of the environment if there is none.
+    A bucket without a name belongs to the only named store of its kind, or to the store of the environment if there is none.
 
     Args:
         name: The store's: the Airflow connection that has its settings.
         settings: Of the store; None: those of the environment.
-        roots: Roots that are there.
+        buckets: URLs of buckets in the store.
 
     Raises:
-        InvalidParameterError: A root is in another store, by another name.
+        InvalidParameterError: A bucket is in another store, by another name.
     """
     with _lock:
-        for root in roots:
-            other = _of_roots.get(root, name)
-            if other != name and _of_names[other] != settings:
+        for bucket in buckets:
+            other = _names_by_bucket.get(bucket, name)
+            if other != name and _settings_by_name[other] != settings:
                 raise InvalidParameterError(
-                    f"{root} has other settings in {other} than in {name}.",
+                    f"{bucket} has other settings in {other} than in {name}.",
                     exists="One process has one store, and one owner of credentials, for a bucket or a container.",
                     remedy="Name the same store in all connections of pipelines that have a place there.",
-                    root=root,
+                    root=bucket,
                 )
-            _of_roots[root] = name
-        _of_names[name] = settings
+            _names_by_bucket[bucket] = name
+        _settings_by_name[name] = settings
 
 
 def store_of(url: str) -> ObjectStoreSettings:
     """Returns the settings of the store that has a URL.
 
     Raises:
-        InvalidParameterError: Several stores were named, and the root for none of them; or the environment says what cannot be used.
+        InvalidParameterError: Several stores were named, and the bucket for none of them; or the environment says what cannot be used.
     """
     kind, named = kind_of(url), set(_named_for(url).values())
     if len(named) > 1:
-        root = root_of(url)
+        bucket = bucket_of(url)
         raise InvalidParameterError(
-            f"It is not known which store has {root}: the connections of this process name several.",
-            exists=f"Known are {', '.join(sorted(_of_roots))}.",
-            remedy=f"Keep tables in a {kind.ROOT} of their connection's roots; or name the {kind.ROOT} in its savepoint_root, too.",
-            root=root,
+            f"It is not known which store has {bucket}: the connections of this process name several.",
+            exists=f"Known are {', '.join(sorted(_names_by_bucket))}.",
+            remedy=f"Keep tables in a {kind.BUCKET} of their connection's roots; or name the {kind.BUCKET} in its savepoint_root, too.",
+            root=bucket,
         )
     return (named.pop() if named else None) or kind.of(os.environ)
 
 
-def denied(place: str, reason: str) -> AccessDeniedError:
+def access_denied(place: str, reason: str) -> AccessDeniedError:
     """Returns the error of a place to which a store denies access. It names the owner of the credentials, never their values.
 
     Raise it without its cause: the store's answer may contain the signed text, with a session token.
@@ -117,20 +117,21 @@ def denied(place: str, reason: str) -> AccessDeniedError:
     return AccessDeniedError(
         f"{place}: the store denies access. {reason}",
         exists=f"{endpoint} was asked with the credentials of {owner}.",
-        remedy=f"Name a place in a {kind.ROOT} of these credentials; or give them the rights to list, read, write and delete there{ways}.",
+        remedy=f"Name a place in a {kind.BUCKET} of these credentials; or give them the rights to list, read, write and delete there"
+        f"{ways}.",
         path=place,
         endpoint=endpoint,
         credentials=owner,
     )
 
 
-def without_root(place: str) -> NotFoundError:
+def missing_bucket(place: str) -> NotFoundError:
     """Returns the error of a place whose bucket or container does not exist in the store."""
     kind, (owner, endpoint) = kind_of(place), _asked_as(place)
     return NotFoundError(
-        f"{place}: the {kind.ROOT} does not exist.",
+        f"{place}: the {kind.BUCKET} does not exist.",
         exists=f"{endpoint} was asked with the credentials of {owner}.",
-        remedy=f"Correct the {kind.ROOT}, or create it. If it is in another store, correct the endpoint "
+        remedy=f"Correct the {kind.BUCKET}, or create it. If it is in another store, correct the endpoint "
         f"({connection_of(place) or kind.ENDPOINT}) and the credentials.",
         path=place,
         endpoint=endpoint,
@@ -156,8 +157,8 @@ def _asked_as(place: str) -> tuple[str, str]:
 
 
 def _named_for(url: str) -> dict[str, ObjectStoreSettings | None]:
-    """Returns the settings that a URL may have, by name: those of its root, or those of all stores of its kind if nobody has named it."""
+    """Returns the settings that a URL may have, by name: those of its bucket, else those of all named stores of its kind."""
     with _lock:
-        root = _of_roots.get(root_of(url))
-        names = _of_names if root is None else {root: _of_names[root]}
-        return {name: each for name, each in names.items() if each is None or each.SCHEME == kind_of(url).SCHEME}
+        name = _names_by_bucket.get(bucket_of(url))
+        named = _settings_by_name if name is None else {name: _settings_by_name[name]}
+        return {each: settings for each, settings in named.items() if settings is None or settings.SCHEME == kind_of(url).SCHEME}

@@ -21,8 +21,8 @@ class ObjectStoreSettings(ABC):
     """All schemes that users may write, which name the same places."""
     CLOUD: ClassVar[str]
     """The name of the store that has no endpoint."""
-    ROOT: ClassVar[str]
-    """The word for the place of its objects: a bucket or a container."""
+    BUCKET: ClassVar[str]
+    """The word for a place of objects: bucket or container."""
     VARIABLES: ClassVar[tuple[str, ...]]
     """The environment variables that name a store and its credentials."""
     SECRETS: ClassVar[tuple[str, ...]]

@@ -36,7 +36,7 @@ class S3Settings(ObjectStoreSettings):
     SCHEME: ClassVar = "s3"
     SPELLINGS: ClassVar = ("s3", "s3a")
     CLOUD: ClassVar = "AWS"
-    ROOT: ClassVar = "bucket"
+    BUCKET: ClassVar = "bucket"
     SECRETS: ClassVar = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
     CREDENTIALS: ClassVar = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
     ENDPOINT: ClassVar = "AWS_ENDPOINT_URL"

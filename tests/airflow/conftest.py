@@ -62,8 +62,8 @@ def connection(**extra: Any) -> str:
 
 def in_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets this process forget the stores that connections have named."""
-    monkeypatch.setattr(object_store_kinds, "_of_names", {})
-    monkeypatch.setattr(object_store_kinds, "_of_roots", {})
+    monkeypatch.setattr(object_store_kinds, "_settings_by_name", {})
+    monkeypatch.setattr(object_store_kinds, "_names_by_bucket", {})
 
 
 @pytest.fixture

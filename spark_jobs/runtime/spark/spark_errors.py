@@ -26,7 +26,7 @@ from spark_jobs.protocol.errors import (
 )
 from spark_jobs.publication.delta_jvm import java_causes, java_class_names
 from spark_jobs.runtime.spark.session import is_wrong_call, jvm_has_ended
-from spark_jobs.storage.object_store_kinds import SPELLINGS, denied, without_root
+from spark_jobs.storage.object_store_kinds import SPELLINGS, access_denied, missing_bucket
 from spark_jobs.storage.os_errors import is_full, without_room
 
 _CONDITION = re.compile(r"\[([A-Z_][A-Z0-9_]{3,}(?:\.[A-Z0-9_]+)*)\]")
@@ -43,7 +43,7 @@ _FULL = re.compile(r"No space left on device|Disk quota exceeded|quota of \S+ is
 _PLACE = re.compile(rf"[`'\"]?({'|'.join(SPELLINGS)})(://[^`'\"]*?)[`'\"]?: ")
 """Matches the beginning of a message of Hadoop's clients of object stores: the place."""
 _DENYING = "java.nio.file.AccessDeniedException"
-_WITHOUT_ROOT = "org.apache.hadoop.fs.s3a.UnknownStoreException"
+_WITHOUT_BUCKET = "org.apache.hadoop.fs.s3a.UnknownStoreException"
 _MESSAGE_MAX = 2_000
 _PACKAGE = Path(spark_jobs.__file__).parent
 _REFUSING = (AnalysisException, IllegalArgumentException, PySparkAttributeError, PySparkTypeError, PySparkValueError)
@@ -330,9 +330,9 @@ def _closed_place(who: str, error: Exception) -> StorageError | None:
         names, place = java_class_names(cause), _PLACE.match(str(cause.getMessage() or ""))
         url = f"{SPELLINGS[place[1]]}{place[2]}" if place else ""
         if url and _DENYING in names:
-            return denied(url, f"{who}.")
-        if url and _WITHOUT_ROOT in names:
-            return without_root(url)
+            return access_denied(url, f"{who}.")
+        if url and _WITHOUT_BUCKET in names:
+            return missing_bucket(url)
     return None
 
 

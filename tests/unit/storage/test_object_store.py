@@ -280,8 +280,8 @@ def test_settings_that_cannot_be_used_are_refused_and_not_shown(
 def test_the_refusal_of_settings_that_cannot_be_used_names_the_connection_that_has_them(
     store: _Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(object_store_kinds, "_of_names", {})
-    monkeypatch.setattr(object_store_kinds, "_of_roots", {})
+    monkeypatch.setattr(object_store_kinds, "_settings_by_name", {})
+    monkeypatch.setattr(object_store_kinds, "_names_by_bucket", {})
     use_store("lake", S3Settings.of(os.environ), ["s3://bucket"])
     monkeypatch.setenv("AWS_CONDITIONAL_PUT", "disabled")
     with pytest.raises(InvalidParameterError, match="settings of the Airflow connection lake for object stores") as refused:

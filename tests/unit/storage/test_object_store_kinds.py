@@ -9,12 +9,12 @@ from spark_jobs.storage import object_store_kinds
 from spark_jobs.storage.azure_settings import AzureCredentials, AzureSettings
 from spark_jobs.storage.google_settings import GoogleSettings
 from spark_jobs.storage.object_store_kinds import (
-    denied,
+    access_denied,
     is_in_object_store,
+    missing_bucket,
     spark_settings,
     store_of,
     use_store,
-    without_root,
 )
 from spark_jobs.storage.s3_settings import S3Credentials, S3Settings
 
@@ -25,8 +25,8 @@ LAKE = S3Settings("https://store.example.com", "eu", credentials=S3Credentials("
 @pytest.fixture
 def stores(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process without a configured store, whose environment names another store."""
-    monkeypatch.setattr(object_store_kinds, "_of_names", {})
-    monkeypatch.setattr(object_store_kinds, "_of_roots", {})
+    monkeypatch.setattr(object_store_kinds, "_settings_by_name", {})
+    monkeypatch.setattr(object_store_kinds, "_names_by_bucket", {})
     monkeypatch.setenv("AWS_ENDPOINT_URL", "https://environment.example.com")
 
 
@@ -70,19 +70,19 @@ def test_a_connection_to_one_kind_of_store_leaves_the_other_kind_to_the_environm
 def test_a_refusal_names_the_connection_of_the_place_and_its_endpoint_and_no_secret() -> None:
     use_store("a connection", LAKE, ["s3://lake"])
     use_store("another", replace(LAKE, endpoint=None), ["s3://pond"])
-    for refusal in (denied("s3://lake/x", "403"), without_root("s3://lake/x")):
+    for refusal in (access_denied("s3://lake/x", "403"), missing_bucket("s3://lake/x")):
         assert (
             refusal.exists == "https://store.example.com was asked with the credentials of the Airflow connection a connection."
         )
         assert "word" not in f"{refusal} {refusal.evidence}"
         assert "AWS_" not in f"{refusal} {refusal.evidence}", "the environment has nothing to correct"
-    assert denied("s3://pond/x", "403").exists == "AWS was asked with the credentials of the Airflow connection another."
+    assert access_denied("s3://pond/x", "403").exists == "AWS was asked with the credentials of the Airflow connection another."
 
 
 @pytest.mark.usefixtures("stores")
 def test_a_place_that_no_connection_has_named_was_asked_as_its_only_store_is() -> None:
     use_store("a connection", LAKE, ["s3://lake"])
-    assert denied("s3://tables/x", "403").evidence["credentials"] == "the Airflow connection a connection"
+    assert access_denied("s3://tables/x", "403").evidence["credentials"] == "the Airflow connection a connection"
 
 
 @pytest.mark.usefixtures("stores")
@@ -103,7 +103,7 @@ def test_a_refusal_names_the_variables_of_the_credentials_or_the_role_of_the_hos
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    found = denied(place, "403").evidence["credentials"]
+    found = access_denied(place, "403").evidence["credentials"]
     assert found == (f"this process's environment ({owner})" if owner else "the role of this host")
 
 
