@@ -25,7 +25,7 @@ from spark_jobs.protocol.documents import Manifest
 from spark_jobs.protocol.ids import InputName, SinkName
 from spark_jobs.protocol.known_sources import KnownDelta, KnownFiles, KnownKafka
 from spark_jobs.protocol.pins import DeltaPin, FilesPin
-from spark_jobs.storage.object_store_kinds import SPELLINGS
+from spark_jobs.storage.object_store_kinds import CANONICAL_SCHEMES
 from spark_jobs.storage.table_uris import spark_path
 
 RUN_FACET = "streamPipeline"
@@ -79,8 +79,8 @@ def dataset_name(place: str) -> tuple[str, str] | None:
     authority, slash, path = rest.partition("/")
     if scheme == "file":
         return "file", slash + path
-    if scheme in SPELLINGS:  # a name in an object store begins without a slash
-        return f"{SPELLINGS[scheme]}://{authority}", path
+    if scheme in CANONICAL_SCHEMES:  # a name in an object store begins without a slash
+        return f"{CANONICAL_SCHEMES[scheme]}://{authority}", path
     return f"{scheme}://{authority}", slash + path
 
 

@@ -12,10 +12,10 @@ from airflow_provider.orders import checkpoint_overrides
 from spark_jobs.protocol.checkpointing import CheckpointOverrides
 from spark_jobs.protocol.errors import InvalidParameterError, MissingRequirementError
 from spark_jobs.protocol.spark_settings import is_shown, sounds_secret
-from spark_jobs.storage.object_store_kinds import SPELLINGS
+from spark_jobs.storage.object_store_kinds import CANONICAL_SCHEMES
 
 CONN_TYPE = "stream_pipeline"
-_PLACES = ("/", "hdfs:", *(f"{scheme}:" for scheme in SPELLINGS))
+_PLACES = ("/", "hdfs:", *(f"{scheme}:" for scheme in CANONICAL_SCHEMES))
 """The beginnings of places for work directories."""
 EXTRAS = (
     "home_root",

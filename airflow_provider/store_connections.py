@@ -17,7 +17,7 @@ from airflow_provider.version_compat import AirflowNotFoundException
 from spark_jobs.protocol.errors import InvalidParameterError, MissingRequirementError
 from spark_jobs.storage.azure_settings import AzureCredentials, AzureSettings
 from spark_jobs.storage.google_settings import GoogleSettings
-from spark_jobs.storage.object_store_kinds import bucket_of, is_in_object_store, use_store
+from spark_jobs.storage.object_store_kinds import bucket_of, is_in_object_store, use_settings
 from spark_jobs.storage.object_store_settings import ENDPOINT_FORM, ObjectStoreSettings, is_endpoint
 from spark_jobs.storage.open import open_place
 from spark_jobs.storage.s3_settings import S3Credentials, S3Settings
@@ -41,7 +41,7 @@ def use_store_connection(settings: Settings, get_connection: Callable[[str], Any
     buckets = {bucket_of(url) for place in places if place and is_in_object_store(url := open_place(place).url)}
     if buckets or settings.store_conn_id:
         name = settings.store_conn_id or "the environment"
-        use_store(name, read_store_connection(settings.store_conn_id, get_connection), buckets)
+        use_settings(name, read_store_connection(settings.store_conn_id, get_connection), buckets)
 
 
 async def use_store_connection_in_triggerer(conn_id: str) -> Settings:

@@ -268,7 +268,7 @@ def table(place: Place, name: str) -> DeltaTable:
 
 
 def _options(place: Place) -> dict[str, str] | None:
-    return S3Settings.of(os.environ).for_delta_rs() if place.is_store else None
+    return S3Settings.from_environment(os.environ).for_delta_rs() if place.is_store else None
 
 
 def until(condition: Callable[[], object], live: Live | None) -> None:

@@ -103,7 +103,7 @@ def start_local_driver(
     *,
     output: Path,
     environment: Mapping[str, str],
-    store: ObjectStoreSettings | None = None,
+    store_settings: ObjectStoreSettings | None = None,
     directory: Path | None = None,
     submits: bool = False,
     popen: "Callable[..., subprocess.Popen[bytes]]" = subprocess.Popen,
@@ -114,7 +114,7 @@ def start_local_driver(
         command: The arguments, never a shell line. Every user of the host can see them, so they contain no secrets.
         output: The file for the output, made with its directories and readable for this user only. Output is appended.
         environment: Variables that are added to this process's own, without those of Airflow.
-        store: Settings of object stores, in place of those in this process's environment.
+        store_settings: Settings of object stores, in place of those in this process's environment.
         directory: The working directory, in which Spark also starts its Python workers. It is made if needed. None: the directory of this
             process, into which others may be able to write.
         submits: The process has a cluster start the driver, and ends.
@@ -138,19 +138,19 @@ def start_local_driver(
                 stdout=stream,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env=process_environment(store) | dict(environment),
+                env=process_environment(store_settings) | dict(environment),
             )
         except OSError as error:
             raise _not_started(command[0], error) from error
     return LocalDriver(process, output, submits=submits)
 
 
-def process_environment(store: ObjectStoreSettings | None) -> dict[str, str]:
+def process_environment(store_settings: ObjectStoreSettings | None) -> dict[str, str]:
     """Returns the environment of this process without Airflow's own part of it, and with another store; None: with its own."""
     found = {name: value for name, value in os.environ.items() if not name.startswith(_AIRFLOWS)}
-    if store is None:
+    if store_settings is None:
         return found
-    return {name: value for name, value in found.items() if name not in store.VARIABLES} | store.environment()
+    return {name: value for name, value in found.items() if name not in store_settings.VARIABLES} | store_settings.environment()
 
 
 def _not_started(program: str, error: OSError) -> StreamPipelineError:

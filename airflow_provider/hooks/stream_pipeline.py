@@ -156,7 +156,7 @@ class StreamPipelineHook(BaseHook):
                 output=output,
                 directory=output.parent if submission is None else None,
                 environment=environment,
-                store=self._store,
+                store_settings=self._store_settings,
                 submits=submission is not None and not submission.driver_is_here,
             )
         except Exception as error:
@@ -187,7 +187,9 @@ class StreamPipelineHook(BaseHook):
         command = self._command("publish", *home_options(files.url, work_root), "--request", request, conf=settings)
         output = local_path(files, publication_output_path(published_by(request)))
         environment = conf_environment(settings)
-        return start_local_driver(command, output=output, directory=output.parent, environment=environment, store=self._store)
+        return start_local_driver(
+            command, output=output, directory=output.parent, environment=environment, store_settings=self._store_settings
+        )
 
     def publication_log(self, home: str, checkpoint: CheckpointId) -> LogFile:
         """Returns the output file of the processes of :meth:`start_publication` for a checkpoint, if this host has it."""
@@ -204,7 +206,7 @@ class StreamPipelineHook(BaseHook):
             MissingRequirementError: The connection, or the store's connection that it names, does not exist.
             InvalidParameterError: A connection has another type, or an extra that is not allowed.
         """
-        return process_environment(self._store)
+        return process_environment(self._store_settings)
 
     def answer(self, home: str, run: RunId) -> StartResponse | None:
         """Returns the newest answer to a run; None if there is none."""
@@ -272,7 +274,7 @@ class StreamPipelineHook(BaseHook):
         return [self.settings.python, "-P", "-m", "spark_jobs", *words, *settings]
 
     @property
-    def _store(self) -> ObjectStoreSettings | None:
+    def _store_settings(self) -> ObjectStoreSettings | None:
         return read_store_connection(self.settings.store_conn_id, self.get_connection)
 
     def _submission(self, conf: Mapping[str, str]) -> "Submission":

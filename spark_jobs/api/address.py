@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from spark_jobs.api.refusals import Place, suggestion
-from spark_jobs.storage.object_store_kinds import SPELLINGS
+from spark_jobs.storage.object_store_kinds import CANONICAL_SCHEMES
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//[^/]*)?")
-_SPELLINGS = {**SPELLINGS, "s3n": "s3"}
+_SPELLINGS = {**CANONICAL_SCHEMES, "s3n": "s3"}
 """The scheme in documents, by each scheme for a place in an object store. ``s3n:`` is Hadoop's former name of ``s3a:``."""
 _NAME = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+){0,2}")
 

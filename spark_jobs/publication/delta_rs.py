@@ -49,7 +49,7 @@ from spark_jobs.publication.append_commit import append_commit, commit_of
 from spark_jobs.publication.features import candidates, merge_obstacles, obstacles, unreadable_vectors
 from spark_jobs.publication.fitting import shape
 from spark_jobs.publication.table_log import TableLog, TableState
-from spark_jobs.storage.object_store_kinds import is_in_object_store, store_of
+from spark_jobs.storage.object_store_kinds import is_in_object_store, settings_for
 from spark_jobs.storage.object_store_settings import ObjectStoreSettings
 from spark_jobs.storage.table_uris import table_files, uri_of
 
@@ -437,11 +437,11 @@ def open_table(uri: str, version: int | None = None) -> OpenTable:
 
 def log_of(uri: str) -> TableLog:
     """Returns the log of a table: one object per process, which caches what it has read. Newer settings of its store give a new one."""
-    return cached_log(uri, store_of(uri) if is_in_object_store(uri) else None)
+    return cached_log(uri, settings_for(uri) if is_in_object_store(uri) else None)
 
 
 @lru_cache(maxsize=_LOGS_KEPT)
-def cached_log(uri: str, store: ObjectStoreSettings | None) -> TableLog:
+def cached_log(uri: str, store_settings: ObjectStoreSettings | None) -> TableLog:
     """Returns the log of a table in a store with these settings; None if it is in no object store."""
     return TableLog(table_files(uri).below(DELTA_LOG), uri)
 
@@ -449,7 +449,7 @@ def cached_log(uri: str, store: ObjectStoreSettings | None) -> TableLog:
 def delta_table(uri: str, version: int | None = None) -> DeltaTable:
     """Opens a table with delta-rs, which loads the list of all its files."""
     address = uri_of(table_files(uri))
-    options = store_of(uri).for_delta_rs() if is_in_object_store(uri) else None
+    options = settings_for(uri).for_delta_rs() if is_in_object_store(uri) else None
     return DeltaTable(address, version=version, storage_options=options)
 
 

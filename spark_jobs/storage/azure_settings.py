@@ -79,7 +79,7 @@ class AzureSettings(ObjectStoreSettings):
     """None: each client finds them itself, in the environment or by the identity of the host."""
 
     @classmethod
-    def of(cls, environment: Mapping[str, str]) -> Self:
+    def from_environment(cls, environment: Mapping[str, str]) -> Self:
         check_endpoint(_ENDPOINT, environment.get(_ENDPOINT))
         ways = (*((name,) for name in (*_KEYS, *_TOKENS)), _PRINCIPAL)  # in the order of delta-rs
         found = next((way for way in ways if all(environment.get(name) for name in way)), ())
@@ -87,7 +87,7 @@ class AzureSettings(ObjectStoreSettings):
 
     @classmethod
     def credential_variables(cls, environment: Mapping[str, str]) -> tuple[str, ...]:
-        return cls.of(environment).variables
+        return cls.from_environment(environment).variables
 
     def environment(self) -> dict[str, str]:
         found = {_ENDPOINT: self.endpoint} if self.endpoint else {}

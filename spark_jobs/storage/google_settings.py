@@ -40,7 +40,7 @@ class GoogleSettings(ObjectStoreSettings):
     """The file with the credentials. None: each client takes the service account of the host."""
 
     @classmethod
-    def of(cls, environment: Mapping[str, str]) -> Self:
+    def from_environment(cls, environment: Mapping[str, str]) -> Self:
         check_endpoint(_ENDPOINT, environment.get(_ENDPOINT))
         return cls(environment.get(_ENDPOINT) or None, environment.get(_FILE) or None)
 

@@ -20,7 +20,7 @@ from spark_jobs.protocol.errors import (
 from spark_jobs.storage.azure_settings import AzureSettings
 from spark_jobs.storage.forks import OneProcess
 from spark_jobs.storage.google_settings import GoogleSettings
-from spark_jobs.storage.object_store_kinds import access_denied, connection_of, kind_of, missing_bucket, store_of
+from spark_jobs.storage.object_store_kinds import access_denied, connection_of, missing_bucket, settings_for, store_kind
 from spark_jobs.storage.object_store_settings import ObjectStoreSettings
 from spark_jobs.storage.s3_settings import S3Settings
 
@@ -60,7 +60,7 @@ def open_client(bucket: str, retry_timeout: timedelta) -> "ObjectStore":
         InvalidParameterError: The environment has an invalid setting: an endpoint that is not a URL, or an incomplete credential. Or it is
             not known which of several stores has it.
     """
-    settings = store_of(bucket)  # invalid settings are refused here, before the client interprets them
+    settings = settings_for(bucket)  # invalid settings are refused here, before the client interprets them
     said = tuple(sorted((name, value) for name, value in os.environ.items() if name.startswith(_PREFIXES)))
     return _client(bucket, retry_timeout, settings, said)
 
@@ -120,7 +120,7 @@ def translated_store(place: str, *, writes: bool = False) -> Iterator[None]:
         MissingRequirementError: The process was forked after its parent had used the client.
     """
     _ONE_PROCESS.check()
-    kind = kind_of(place)
+    kind = store_kind(place)
     try:
         yield
     except FileNotFoundError as error:
@@ -169,12 +169,12 @@ def _without_credentials(place: str) -> str:
         )
     return (
         "The environment of this process has no credentials, and its host's role gave none. "
-        f"Start it with {kind_of(place).CREDENTIALS}; savepoints are written by the driver."
+        f"Start it with {store_kind(place).CREDENTIALS}; savepoints are written by the driver."
     )
 
 
 def _unusable(place: str, reason: str) -> InvalidParameterError:
-    connection, variables = connection_of(place), f"the variables {_family(kind_of(place))}… of this process"
+    connection, variables = connection_of(place), f"the variables {_family(store_kind(place))}… of this process"
     return InvalidParameterError(
         f"The settings of {connection or 'the environment'} for object stores cannot be used: {reason}",
         remedy=f"Correct {connection}, or {variables}, which the client of the store reads, too."

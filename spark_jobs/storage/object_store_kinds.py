@@ -7,7 +7,7 @@ in a document.
 Each kind of store has a class of its own, which is chosen by the scheme of a URL. In this package a *bucket* is the
 part of a URL that has settings of its own: ``s3://bucket``, ``gs://bucket`` or ``abfss://container@account.dfs.core.windows.net``.
 
-A process of Airflow may have the settings of several stores, one for each connection: see :func:`use_store`.
+A process of Airflow may have the settings of several stores, one for each connection: see :func:`use_settings`.
 """
 
 import os
@@ -23,7 +23,7 @@ from spark_jobs.storage.s3_settings import S3Settings
 
 _KINDS: Mapping[str, type[ObjectStoreSettings]] = {kind.SCHEME: kind for kind in (S3Settings, AzureSettings, GoogleSettings)}
 
-SPELLINGS: Mapping[str, str] = {spelling: kind.SCHEME for kind in _KINDS.values() for spelling in kind.SPELLINGS}
+CANONICAL_SCHEMES: Mapping[str, str] = {spelling: kind.SCHEME for kind in _KINDS.values() for spelling in kind.SPELLINGS}
 """The scheme in documents, by each scheme that users may write for a place in an object store."""
 SECRET_VARIABLES = frozenset(name for kind in _KINDS.values() for name in kind.SECRETS)
 """The environment variables with the secrets of stores."""
@@ -34,7 +34,7 @@ def is_in_object_store(url: str) -> bool:
     return urlsplit(url).scheme in _KINDS
 
 
-def kind_of(url: str) -> type[ObjectStoreSettings]:
+def store_kind(url: str) -> type[ObjectStoreSettings]:
     """Returns the class of the settings for a URL of an object store."""
     return _KINDS[urlsplit(url).scheme]
 
@@ -45,14 +45,16 @@ def bucket_of(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc}"
 
 
-def spark_settings(environment: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
+def spark_client_settings(environment: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
     """Returns the settings of Spark's clients for the stores that an environment names. Settings that the user gives win.
 
     Raises:
         InvalidParameterError: An endpoint is not a URL, or contains a user.
         RejectedError: The user's settings name another store than the environment.
     """
-    return {name: value for kind in _KINDS.values() for name, value in kind.of(environment).for_spark(given).items()}
+    return {
+        name: value for kind in _KINDS.values() for name, value in kind.from_environment(environment).for_spark(given).items()
+    }
 
 
 _lock = Lock()
@@ -62,7 +64,7 @@ _names_by_bucket: dict[str, str] = {}
 """The name of the store that has a bucket, by the URL of the bucket."""
 
 
-def use_store(name: str, settings: ObjectStoreSettings | None, buckets: Iterable[str]) -> None:
+def use_settings(name: str, settings: ObjectStoreSettings | None, buckets: Iterable[str]) -> None:
     """Gives this process the settings of a store; again with newer ones.
 
     A bucket without a name belongs to the only named store of its kind, or to the store of the environment if there is none.
@@ -89,13 +91,13 @@ def use_store(name: str, settings: ObjectStoreSettings | None, buckets: Iterable
         _settings_by_name[name] = settings
 
 
-def store_of(url: str) -> ObjectStoreSettings:
+def settings_for(url: str) -> ObjectStoreSettings:
     """Returns the settings of the store that has a URL.
 
     Raises:
         InvalidParameterError: Several stores were named, and the bucket for none of them; or the environment says what cannot be used.
     """
-    kind, named = kind_of(url), set(_named_for(url).values())
+    kind, named = store_kind(url), set(_named_for(url).values())
     if len(named) > 1:
         bucket = bucket_of(url)
         raise InvalidParameterError(
@@ -104,7 +106,7 @@ def store_of(url: str) -> ObjectStoreSettings:
             remedy=f"Keep tables in a {kind.BUCKET} of their connection's roots; or name the {kind.BUCKET} in its savepoint_root, too.",
             root=bucket,
         )
-    return (named.pop() if named else None) or kind.of(os.environ)
+    return (named.pop() if named else None) or kind.from_environment(os.environ)
 
 
 def access_denied(place: str, reason: str) -> AccessDeniedError:
@@ -112,7 +114,7 @@ def access_denied(place: str, reason: str) -> AccessDeniedError:
 
     Raise it without its cause: the store's answer may contain the signed text, with a session token.
     """
-    kind, (owner, endpoint) = kind_of(place), _asked_as(place)
+    kind, (owner, endpoint) = store_kind(place), _asked_as(place)
     ways = "" if connection_of(place) else f" ({kind.CREDENTIALS}, or a role of the host)"
     return AccessDeniedError(
         f"{place}: the store denies access. {reason}",
@@ -127,7 +129,7 @@ def access_denied(place: str, reason: str) -> AccessDeniedError:
 
 def missing_bucket(place: str) -> NotFoundError:
     """Returns the error of a place whose bucket or container does not exist in the store."""
-    kind, (owner, endpoint) = kind_of(place), _asked_as(place)
+    kind, (owner, endpoint) = store_kind(place), _asked_as(place)
     return NotFoundError(
         f"{place}: the {kind.BUCKET} does not exist.",
         exists=f"{endpoint} was asked with the credentials of {owner}.",
@@ -147,13 +149,13 @@ def connection_of(place: str) -> str | None:
 
 def _asked_as(place: str) -> tuple[str, str]:
     """Returns the owner of the credentials for a place, in words, and the store that has it."""
-    kind = kind_of(place)
+    kind = store_kind(place)
     name, settings = next(iter(_named_for(place).items()), ("", None))
     if settings is not None:
         return f"the Airflow connection {name}", settings.endpoint or kind.CLOUD
     variables = kind.credential_variables(os.environ)
     owner = f"this process's environment ({', '.join(variables)})" if variables else "the role of this host"
-    return owner, kind.of(os.environ).endpoint or kind.CLOUD
+    return owner, kind.from_environment(os.environ).endpoint or kind.CLOUD
 
 
 def _named_for(url: str) -> dict[str, ObjectStoreSettings | None]:
@@ -161,4 +163,6 @@ def _named_for(url: str) -> dict[str, ObjectStoreSettings | None]:
     with _lock:
         name = _names_by_bucket.get(bucket_of(url))
         named = _settings_by_name if name is None else {name: _settings_by_name[name]}
-        return {each: settings for each, settings in named.items() if settings is None or settings.SCHEME == kind_of(url).SCHEME}
+        return {
+            each: settings for each, settings in named.items() if settings is None or settings.SCHEME == store_kind(url).SCHEME
+        }

@@ -36,7 +36,7 @@ class ObjectStoreSettings(ABC):
 
     @classmethod
     @abstractmethod
-    def of(cls, environment: Mapping[str, str]) -> Self:
+    def from_environment(cls, environment: Mapping[str, str]) -> Self:
         """Returns the settings of an environment.
 
         Raises:

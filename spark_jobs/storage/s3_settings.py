@@ -59,7 +59,7 @@ class S3Settings(ObjectStoreSettings):
     """None: each client finds them itself, in the environment or by the role of the host."""
 
     @classmethod
-    def of(cls, environment: Mapping[str, str]) -> Self:
+    def from_environment(cls, environment: Mapping[str, str]) -> Self:
         for name in _ENDPOINTS:
             check_endpoint(name, environment.get(name))
         return cls(

@@ -248,7 +248,7 @@ def test_a_trigger_opens_a_home_with_the_credentials_of_its_tasks_connection(sto
     lake = json.loads(os.environ["AIRFLOW_CONN_LAKE"])
     assert lake["password"] not in str(trigger.serialize())
     asyncio.run(anext(aiter(trigger.run())))  # type: ignore[arg-type]
-    known = object_store_kinds.store_of(store)
+    known = object_store_kinds.settings_for(store)
     assert isinstance(known, S3Settings)
     assert known.credentials is not None
     assert known.credentials.access_key_id == lake["login"]
@@ -328,7 +328,7 @@ def test_a_driver_has_the_store_in_its_environment_instead_of_the_workers(
     monkeypatch.setenv("AWS_SESSION_TOKEN", "of-the-worker")
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "https://elsewhere.example.com")
     settings, started = read(**KEYS, extra={"endpoint_url": "https://store.example.com"}), Mock()
-    start_local_driver(["driver"], output=tmp_path / "out", environment={}, store=settings, popen=started)
+    start_local_driver(["driver"], output=tmp_path / "out", environment={}, store_settings=settings, popen=started)
     environment = started.call_args.kwargs["env"]
     assert {name: environment[name] for name in S3Settings.VARIABLES if name in environment} == {
         "AWS_ACCESS_KEY_ID": "AKIA1",

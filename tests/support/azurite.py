@@ -53,7 +53,7 @@ def azurite() -> Iterator[str]:
 def azurite_of(spark: Any) -> Iterator[str]:
     """Starts a server as :func:`azurite` does. The session finds it, too, although it started before the server."""
     with azurite() as place:
-        settings = AzureSettings.of(os.environ).for_spark({}) | {"spark.hadoop.fs.azure.account.key": KEY}
+        settings = AzureSettings.from_environment(os.environ).for_spark({}) | {"spark.hadoop.fs.azure.account.key": KEY}
         for name, value in settings.items():
             spark.sparkContext._jsc.hadoopConfiguration().set(name.removeprefix("spark.hadoop."), value)
         yield place

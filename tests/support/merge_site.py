@@ -121,7 +121,7 @@ class MergeSite:
 
 
 def _options() -> dict[str, str]:
-    return S3Settings.of(os.environ).for_delta_rs()
+    return S3Settings.from_environment(os.environ).for_delta_rs()
 
 
 def schema_of(columns: Mapping[Any, str]) -> Schema:

@@ -83,7 +83,7 @@ def object_store(silence: "Lock | None" = None, requests: Requests | None = None
 def object_store_of(spark: Any) -> Iterator[str]:
     """Starts a server as :func:`object_store_apart` does. The session finds it, too, although it started before the server."""
     with object_store_apart() as place:
-        settings = S3Settings.of(os.environ).for_spark({})
+        settings = S3Settings.from_environment(os.environ).for_spark({})
         settings |= {"spark.hadoop.fs.s3a.access.key": os.environ["AWS_ACCESS_KEY_ID"]}
         settings |= {"spark.hadoop.fs.s3a.secret.key": os.environ["AWS_SECRET_ACCESS_KEY"]}
         for name, value in settings.items():

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs import CheckpointSettings, DeltaSink, Pipeline
-from spark_jobs.storage.object_store_kinds import is_in_object_store, store_of
+from spark_jobs.storage.object_store_kinds import is_in_object_store, settings_for
 from tests.support.bounded_pipeline import KEYS, admitted, rows_of
 from tests.support.keyed_changes import query
 
@@ -115,4 +115,4 @@ def _table(rows: Any) -> pa.Table:
 
 
 def _options(store: str) -> dict[str, str] | None:
-    return store_of(store).for_delta_rs() if is_in_object_store(store) else None
+    return settings_for(store).for_delta_rs() if is_in_object_store(store) else None

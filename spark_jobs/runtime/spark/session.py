@@ -33,7 +33,7 @@ from spark_jobs.runtime.spark.jvm_options import SHORT_RUN, added
 from spark_jobs.runtime.spark.masked_log import mask_log
 from spark_jobs.runtime.spark.spark_facts import SPARK_MINOR, check_own_spark, checkpoint_class
 from spark_jobs.runtime.spark.starting import ended_unless_started
-from spark_jobs.storage.object_store_kinds import spark_settings
+from spark_jobs.storage.object_store_kinds import spark_client_settings
 from spark_jobs.storage.s3_settings import S3_FILE_SYSTEM
 
 JAVA_MIN = 17
@@ -146,7 +146,7 @@ def start_session(
         _DEFAULTS
         | {"spark.master": master, "spark.app.name": app_name}
         | _shuffle_partitions(master)
-        | spark_settings(os.environ, conf)
+        | spark_client_settings(os.environ, conf)
         | {_REDACTION: redaction(conf)}
         | dict(conf)
         | _DELTA
@@ -221,7 +221,7 @@ def submitted_session(app_name: str, conf: Mapping[str, str], warehouse: str) ->
     builder = SparkSession.Builder()
     given = dict(conf) | submitted
     aside = {"spark.sql.warehouse.dir": warehouse} if given.get(_CATALOG, _FORGETS) == _FORGETS else {}
-    stores = spark_settings(os.environ, given)
+    stores = spark_client_settings(os.environ, given)
     for key, value in (
         _SUBMITTED_DEFAULTS
         | _PATHS_OF_THIS_HOST

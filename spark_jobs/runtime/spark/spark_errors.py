@@ -26,7 +26,7 @@ from spark_jobs.protocol.errors import (
 )
 from spark_jobs.publication.delta_jvm import java_causes, java_class_names
 from spark_jobs.runtime.spark.session import is_wrong_call, jvm_has_ended
-from spark_jobs.storage.object_store_kinds import SPELLINGS, access_denied, missing_bucket
+from spark_jobs.storage.object_store_kinds import CANONICAL_SCHEMES, access_denied, missing_bucket
 from spark_jobs.storage.os_errors import is_full, without_room
 
 _CONDITION = re.compile(r"\[([A-Z_][A-Z0-9_]{3,}(?:\.[A-Z0-9_]+)*)\]")
@@ -40,7 +40,7 @@ _STACK_OR_PLAN = re.compile(
 """Matches a line of a Java stack, or one after which Spark prints a plan or a stack."""
 _FULL = re.compile(r"No space left on device|Disk quota exceeded|quota of \S+ is exceeded")
 """Matches the messages of Linux, its quotas and HDFS if a file cannot grow, from Java, RocksDB or a Python worker."""
-_PLACE = re.compile(rf"[`'\"]?({'|'.join(SPELLINGS)})(://[^`'\"]*?)[`'\"]?: ")
+_PLACE = re.compile(rf"[`'\"]?({'|'.join(CANONICAL_SCHEMES)})(://[^`'\"]*?)[`'\"]?: ")
 """Matches the beginning of a message of Hadoop's clients of object stores: the place."""
 _DENYING = "java.nio.file.AccessDeniedException"
 _WITHOUT_BUCKET = "org.apache.hadoop.fs.s3a.UnknownStoreException"
@@ -328,7 +328,7 @@ def _closed_place(who: str, error: Exception) -> StorageError | None:
     """Returns the error to raise if a bucket denies access to Spark's client or does not exist; None if an error does not say so."""
     for cause in _causes(error):
         names, place = java_class_names(cause), _PLACE.match(str(cause.getMessage() or ""))
-        url = f"{SPELLINGS[place[1]]}{place[2]}" if place else ""
+        url = f"{CANONICAL_SCHEMES[place[1]]}{place[2]}" if place else ""
         if url and _DENYING in names:
             return access_denied(url, f"{who}.")
         if url and _WITHOUT_BUCKET in names:

@@ -19,7 +19,7 @@ from spark_jobs.publication.deleted_keys import add_checksums
 from spark_jobs.publication.delta_rs import OpenTable, check_publishable, data_files, open_table, rows_by_file
 from spark_jobs.publication.staged_files import missing_files
 from spark_jobs.publication.table_log import TableLog
-from spark_jobs.storage.object_store_kinds import kind_of, store_of
+from spark_jobs.storage.object_store_kinds import settings_for, store_kind
 from spark_jobs.storage.table_uris import table_files, table_uri
 from tests.support.azurite import azurite
 from tests.support.handwritten_table import table_with
@@ -45,7 +45,7 @@ def table(store: str, request: pytest.FixtureRequest) -> str:
 
 
 def options(uri: str) -> dict[str, str]:
-    return store_of(uri).for_delta_rs()
+    return settings_for(uri).for_delta_rs()
 
 
 def rows(*numbers: int) -> pa.Table:
@@ -138,7 +138,7 @@ def test_a_missing_table_is_not_found(store: str) -> None:
 
 
 def test_a_commit_whose_answer_is_lost_is_made_once(table: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    variable = kind_of(table).ENDPOINT
+    variable = store_kind(table).ENDPOINT
     endpoint = os.environ[variable]
     with lost_answers(endpoint) as line:
         monkeypatch.setenv(variable, f"{line.url}{urlsplit(endpoint).path}")

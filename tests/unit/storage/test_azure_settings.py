@@ -9,7 +9,7 @@ from deltalake import write_deltalake
 from spark_jobs.protocol.errors import AccessDeniedError, InvalidParameterError, RejectedError
 from spark_jobs.publication.delta_rs import open_table
 from spark_jobs.storage.azure_settings import AzureCredentials, AzureSettings
-from spark_jobs.storage.object_store_kinds import store_of
+from spark_jobs.storage.object_store_kinds import settings_for
 from spark_jobs.storage.open import open_place
 from tests.support.azurite import azurite, shared_access_signature
 
@@ -22,7 +22,7 @@ ALWAYS = {f"{ABFS}.metrics.collection.enabled": "false"}
 
 
 def test_each_client_gets_the_endpoint_of_an_emulator_in_its_own_settings() -> None:
-    settings = AzureSettings.of(EMULATOR)
+    settings = AzureSettings.from_environment(EMULATOR)
     assert settings.for_obstore() == {"endpoint": EMULATOR["AZURE_STORAGE_ENDPOINT"]}
     assert settings.for_delta_rs() == {"allow_http": "true", "azure_storage_endpoint": EMULATOR["AZURE_STORAGE_ENDPOINT"]}
     spark = settings.for_spark({})
@@ -33,17 +33,19 @@ def test_each_client_gets_the_endpoint_of_an_emulator_in_its_own_settings() -> N
 
 
 def test_without_an_endpoint_and_credentials_spark_only_sends_no_metrics() -> None:
-    assert AzureSettings.of({}).for_spark({}) == ALWAYS
-    assert AzureSettings.of({"AZURE_CLIENT_ID": "an identity of the host"}).for_spark({}) == ALWAYS
+    assert AzureSettings.from_environment({}).for_spark({}) == ALWAYS
+    assert AzureSettings.from_environment({"AZURE_CLIENT_ID": "an identity of the host"}).for_spark({}) == ALWAYS
 
 
 def test_a_setting_of_spark_has_the_name_of_a_variable_and_not_its_value() -> None:
-    assert AzureSettings.of(KEY).for_spark({}) == ALWAYS | {f"{ABFS}.account.key": "${env.AZURE_STORAGE_ACCOUNT_KEY}"}
-    assert AzureSettings.of(TOKEN).for_spark({}) == ALWAYS | {
+    assert AzureSettings.from_environment(KEY).for_spark({}) == ALWAYS | {
+        f"{ABFS}.account.key": "${env.AZURE_STORAGE_ACCOUNT_KEY}"
+    }
+    assert AzureSettings.from_environment(TOKEN).for_spark({}) == ALWAYS | {
         f"{ABFS}.account.auth.type": "SAS",
         f"{ABFS}.sas.fixed.token": "${env.AZURE_STORAGE_SAS_TOKEN}",
     }
-    assert AzureSettings.of(PRINCIPAL).for_spark({}) == ALWAYS | {
+    assert AzureSettings.from_environment(PRINCIPAL).for_spark({}) == ALWAYS | {
         f"{ABFS}.account.auth.type": "OAuth",
         f"{ABFS}.account.oauth.provider.type": "org.apache.hadoop.fs.azurebfs.oauth2.ClientCredsTokenProvider",
         f"{ABFS}.account.oauth2.client.endpoint": "https://login.microsoftonline.com/${env.AZURE_TENANT_ID}/oauth2/token",
@@ -64,7 +66,7 @@ def test_a_setting_of_spark_has_the_name_of_a_variable_and_not_its_value() -> No
 def test_with_several_credentials_every_client_takes_the_one_that_delta_rs_prefers(
     environment: dict[str, str], variables: tuple[str, ...], way: str
 ) -> None:
-    settings = AzureSettings.of(environment)
+    settings = AzureSettings.from_environment(environment)
     assert settings.variables == variables
     assert settings.for_obstore() == {"credential_type": way}
     assert settings.for_delta_rs() == {"allow_http": "true"}
@@ -81,7 +83,7 @@ def test_obstore_and_delta_rs_take_a_token_even_if_the_environment_has_a_service
         files.create("a", b"1")
         assert files.paths() == ["a"]
         files.delete("a")
-        write_deltalake(f"{place}/table", pa.table({"id": [1]}), storage_options=store_of(place).for_delta_rs())
+        write_deltalake(f"{place}/table", pa.table({"id": [1]}), storage_options=settings_for(place).for_delta_rs())
         assert open_table(f"{place}/table").facts.version == 0
         monkeypatch.setenv("AZURE_STORAGE_SAS_TOKEN", shared_access_signature("r"))
         reader = open_place(f"{place}/homes")
@@ -93,18 +95,18 @@ def test_obstore_and_delta_rs_take_a_token_even_if_the_environment_has_a_service
 
 def test_settings_of_the_user_have_priority() -> None:
     given = {f"{ABFS}.account.auth.type": "Custom"}
-    assert AzureSettings.of(TOKEN).for_spark(given)[f"{ABFS}.account.auth.type"] == "Custom"
+    assert AzureSettings.from_environment(TOKEN).for_spark(given)[f"{ABFS}.account.auth.type"] == "Custom"
 
 
 @pytest.mark.parametrize("environment", [EMULATOR, {}])
 def test_settings_that_name_another_store_than_the_environment_are_refused(environment: dict[str, str]) -> None:
     with pytest.raises(RejectedError, match="names another store"):
-        AzureSettings.of(environment).for_spark({f"{ABFS}.abfs.endpoint": "elsewhere.example.com"})
+        AzureSettings.from_environment(environment).for_spark({f"{ABFS}.abfs.endpoint": "elsewhere.example.com"})
 
 
 def test_an_endpoint_that_is_no_url_is_refused() -> None:
     with pytest.raises(InvalidParameterError, match="AZURE_STORAGE_ENDPOINT is not of the form") as refused:
-        AzureSettings.of({"AZURE_STORAGE_ENDPOINT": "nonsense"})
+        AzureSettings.from_environment({"AZURE_STORAGE_ENDPOINT": "nonsense"})
     assert refused.value.remedy == "Correct AZURE_STORAGE_ENDPOINT in the environment of this process."
 
 

@@ -26,7 +26,7 @@ from spark_jobs.protocol.errors import (
 from spark_jobs.storage import object_store_kinds
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.object_store import ObjectStoreFiles
-from spark_jobs.storage.object_store_kinds import use_store
+from spark_jobs.storage.object_store_kinds import use_settings
 from spark_jobs.storage.open import open_place
 from spark_jobs.storage.s3_settings import S3Settings
 from tests.support.memory_files import MemoryFiles
@@ -282,7 +282,7 @@ def test_the_refusal_of_settings_that_cannot_be_used_names_the_connection_that_h
 ) -> None:
     monkeypatch.setattr(object_store_kinds, "_settings_by_name", {})
     monkeypatch.setattr(object_store_kinds, "_names_by_bucket", {})
-    use_store("lake", S3Settings.of(os.environ), ["s3://bucket"])
+    use_settings("lake", S3Settings.from_environment(os.environ), ["s3://bucket"])
     monkeypatch.setenv("AWS_CONDITIONAL_PUT", "disabled")
     with pytest.raises(InvalidParameterError, match="settings of the Airflow connection lake for object stores") as refused:
         ObjectStoreFiles("s3://bucket", "savepoint").create("a", b"")

@@ -12,9 +12,9 @@ from spark_jobs.storage.object_store_kinds import (
     access_denied,
     is_in_object_store,
     missing_bucket,
-    spark_settings,
-    store_of,
-    use_store,
+    settings_for,
+    spark_client_settings,
+    use_settings,
 )
 from spark_jobs.storage.s3_settings import S3Credentials, S3Settings
 
@@ -32,44 +32,44 @@ def stores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("stores")
 def test_a_bucket_is_in_the_store_of_its_connection() -> None:
-    assert store_of("s3://lake/x").endpoint == "https://environment.example.com"
-    use_store("a connection", LAKE, ["s3://lake"])
-    assert store_of("s3://lake/x") is store_of("s3://tables/x") is LAKE, "with one store all buckets are in it"
-    use_store("the environment's", None, ["s3://pond"])
-    assert store_of("s3://lake/x") is LAKE
-    assert store_of("s3://pond/x").endpoint == "https://environment.example.com"
+    assert settings_for("s3://lake/x").endpoint == "https://environment.example.com"
+    use_settings("a connection", LAKE, ["s3://lake"])
+    assert settings_for("s3://lake/x") is settings_for("s3://tables/x") is LAKE, "with one store all buckets are in it"
+    use_settings("the environment's", None, ["s3://pond"])
+    assert settings_for("s3://lake/x") is LAKE
+    assert settings_for("s3://pond/x").endpoint == "https://environment.example.com"
     with pytest.raises(InvalidParameterError, match="not known which store has s3://tables") as refused:
-        store_of("s3://tables/x")
+        settings_for("s3://tables/x")
     assert refused.value.exists == "Known are s3://lake, s3://pond."
 
 
 @pytest.mark.usefixtures("stores")
 def test_newer_keys_of_a_connection_replace_the_older_ones() -> None:
     newer = replace(LAKE, credentials=S3Credentials("key", "newer"))
-    use_store("a connection", LAKE, ["s3://lake"])
-    use_store("a connection", newer, ["s3://lake"])
-    assert store_of("s3://lake/x") is newer
-    use_store("another with the same", newer, ["s3://lake"])
+    use_settings("a connection", LAKE, ["s3://lake"])
+    use_settings("a connection", newer, ["s3://lake"])
+    assert settings_for("s3://lake/x") is newer
+    use_settings("another with the same", newer, ["s3://lake"])
     with pytest.raises(InvalidParameterError, match="s3://lake has other settings in"):
-        use_store("another", LAKE, ["s3://lake"])
+        use_settings("another", LAKE, ["s3://lake"])
     assert "word" not in str(LAKE)
 
 
 @pytest.mark.usefixtures("stores")
 def test_a_connection_to_one_kind_of_store_leaves_the_other_kind_to_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", "http://127.0.0.1:10000/flights")
-    use_store("a connection", LAKE, ["s3://lake"])
-    assert store_of(f"{CONTAINER}/homes") == AzureSettings("http://127.0.0.1:10000/flights")
+    use_settings("a connection", LAKE, ["s3://lake"])
+    assert settings_for(f"{CONTAINER}/homes") == AzureSettings("http://127.0.0.1:10000/flights")
     known = AzureSettings(credentials=AzureCredentials(account_key="key"))
-    use_store("another", known, [CONTAINER])
-    assert store_of(f"{CONTAINER}/homes") is known
-    assert store_of("s3://lake/x") is LAKE
+    use_settings("another", known, [CONTAINER])
+    assert settings_for(f"{CONTAINER}/homes") is known
+    assert settings_for("s3://lake/x") is LAKE
 
 
 @pytest.mark.usefixtures("stores")
 def test_a_refusal_names_the_connection_of_the_place_and_its_endpoint_and_no_secret() -> None:
-    use_store("a connection", LAKE, ["s3://lake"])
-    use_store("another", replace(LAKE, endpoint=None), ["s3://pond"])
+    use_settings("a connection", LAKE, ["s3://lake"])
+    use_settings("another", replace(LAKE, endpoint=None), ["s3://pond"])
     for refusal in (access_denied("s3://lake/x", "403"), missing_bucket("s3://lake/x")):
         assert (
             refusal.exists == "https://store.example.com was asked with the credentials of the Airflow connection a connection."
@@ -81,7 +81,7 @@ def test_a_refusal_names_the_connection_of_the_place_and_its_endpoint_and_no_sec
 
 @pytest.mark.usefixtures("stores")
 def test_a_place_that_no_connection_has_named_was_asked_as_its_only_store_is() -> None:
-    use_store("a connection", LAKE, ["s3://lake"])
+    use_settings("a connection", LAKE, ["s3://lake"])
     assert access_denied("s3://tables/x", "403").evidence["credentials"] == "the Airflow connection a connection"
 
 
@@ -109,7 +109,7 @@ def test_a_refusal_names_the_variables_of_the_credentials_or_the_role_of_the_hos
 
 def test_spark_has_the_settings_of_every_kind_of_store() -> None:
     given = {"AWS_REGION": "eu-central-1", "AZURE_STORAGE_ACCOUNT_KEY": "key"}
-    settings = spark_settings(given, {})
+    settings = spark_client_settings(given, {})
     assert settings["spark.hadoop.fs.s3a.endpoint.region"] == "eu-central-1"
     assert settings["spark.hadoop.fs.azure.account.key"] == "${env.AZURE_STORAGE_ACCOUNT_KEY}"
 

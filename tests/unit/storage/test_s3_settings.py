@@ -14,7 +14,7 @@ S3A = "spark.hadoop.fs.s3a"
 
 
 def test_each_client_gets_endpoint_and_region_in_its_own_settings() -> None:
-    settings = S3Settings.of(ENDPOINT)
+    settings = S3Settings.from_environment(ENDPOINT)
     assert settings.for_delta_rs() == {
         "allow_http": "true",
         "aws_endpoint": "http://127.0.0.1:9000",
@@ -30,13 +30,13 @@ def test_each_client_gets_endpoint_and_region_in_its_own_settings() -> None:
 
 
 def test_clients_without_an_endpoint_use_aws_with_the_role_of_the_host() -> None:
-    settings = S3Settings.of({})
+    settings = S3Settings.from_environment({})
     assert settings.for_delta_rs() == {"allow_http": "true"}
     assert settings.for_spark({}) == {f"{S3A}.input.stream.type": "classic"}
 
 
 def test_no_secret_is_in_a_setting() -> None:
-    settings = S3Settings.of(ENDPOINT | SECRETS)
+    settings = S3Settings.from_environment(ENDPOINT | SECRETS)
     said = str([settings, settings.for_spark({}), settings.for_delta_rs()])
     assert [secret for secret in SECRETS.values() if secret in said] == []
     assert all(is_shown(name) for name in settings.for_spark({}) if not name.endswith("input.stream.type"))
@@ -44,33 +44,33 @@ def test_no_secret_is_in_a_setting() -> None:
 
 def test_the_more_specific_variable_counts() -> None:
     given = {"AWS_ENDPOINT_URL_S3": "https://s3.example.com", "AWS_DEFAULT_REGION": "eu-west-1"}
-    settings = S3Settings.of(ENDPOINT | given)
+    settings = S3Settings.from_environment(ENDPOINT | given)
     assert (settings.endpoint, settings.region) == ("https://s3.example.com", "eu-central-1")
     assert settings.for_spark({})[f"{S3A}.connection.ssl.enabled"] == "true"
 
 
 def test_a_store_may_have_bucket_names_in_host_names() -> None:
-    settings = S3Settings.of(ENDPOINT | {"AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "true"})
+    settings = S3Settings.from_environment(ENDPOINT | {"AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "true"})
     assert settings.for_spark({})[f"{S3A}.path.style.access"] == "false"
 
 
 def test_settings_of_the_user_have_priority() -> None:
     given = {f"{S3A}.path.style.access": "false", f"{S3A}.endpoint": "127.0.0.1:9000/"}
-    settings = S3Settings.of(ENDPOINT).for_spark(given)
+    settings = S3Settings.from_environment(ENDPOINT).for_spark(given)
     assert given.items() <= settings.items()
 
 
 @pytest.mark.parametrize("environment", [ENDPOINT, {}])
 def test_settings_that_name_another_store_than_the_environment_are_refused(environment: dict[str, str]) -> None:
     with pytest.raises(RejectedError, match="names another store") as refused:
-        S3Settings.of(environment).for_spark({f"{S3A}.endpoint": "https://elsewhere.example.com"})
+        S3Settings.from_environment(environment).for_spark({f"{S3A}.endpoint": "https://elsewhere.example.com"})
     assert refused.value.remedy
 
 
 @pytest.mark.parametrize("endpoint", ["nonsense", "ftp://host", "https://user:hidden@host", "http://[hidden"])
 def test_an_endpoint_that_is_no_url_is_refused_and_not_shown(endpoint: str) -> None:
     with pytest.raises(InvalidParameterError, match="AWS_ENDPOINT is not of the form") as refused:
-        S3Settings.of({"AWS_ENDPOINT": endpoint})
+        S3Settings.from_environment({"AWS_ENDPOINT": endpoint})
     assert "hidden" not in str(refused.value)
 
 
@@ -78,9 +78,9 @@ LAKE = S3Settings("https://store.example.com", "eu", credentials=S3Credentials("
 
 
 def test_the_environment_of_a_driver_has_the_same_settings() -> None:
-    assert S3Settings.of(LAKE.environment()) == replace(LAKE, credentials=None)
+    assert S3Settings.from_environment(LAKE.environment()) == replace(LAKE, credentials=None)
     assert LAKE.for_delta_rs()["aws_secret_access_key"] == LAKE.environment()["AWS_SECRET_ACCESS_KEY"] == "word"
     assert S3Settings().environment() == {}
     hosted = replace(LAKE, bucket_in_host=True)
-    assert S3Settings.of(hosted.environment()).bucket_in_host
+    assert S3Settings.from_environment(hosted.environment()).bucket_in_host
     assert hosted.for_delta_rs()["aws_virtual_hosted_style_request"] == hosted.for_obstore()["virtual_hosted_style_request"]
