@@ -12,7 +12,7 @@ from spark_jobs.control.channel import Channel
 from spark_jobs.control.home import divided_home
 from spark_jobs.home.places import check_home, is_inside
 from spark_jobs.protocol.errors import AccessDeniedError, InvalidParameterError, StorageError
-from spark_jobs.storage.files import Files, is_here, local_path
+from spark_jobs.storage.files import Files, is_mounted, local_path
 from spark_jobs.storage.open import check_create_if_absent, open_files, open_place
 
 
@@ -42,7 +42,7 @@ def open_allowed_home(home: str | None, roots: Sequence[str], work_root: str | N
         )
     place = _inside(home, roots, "home")
     files = open_place(place)
-    if is_here(files):
+    if is_mounted(files):
         return files
     return divided_home(files, work_root)
 
@@ -101,14 +101,14 @@ def check_roots(
         check_create_if_absent(opened[root])
     for root in savepoint_roots:
         files = open_place(root)
-        if is_here(files) and not os.path.isdir(_resolved(files)):
+        if is_mounted(files) and not os.path.isdir(_resolved(files)):
             raise _not_there(_resolved(files), "savepoint")
-        if is_here(files):
+        if is_mounted(files):
             files.names("")
         else:
             check_create_if_absent(files)
     found = f" Savepoints can be looked for in {', '.join(savepoint_roots)}." if savepoint_roots else ""
-    away = [root for root, files in opened.items() if not is_here(files)]
+    away = [root for root, files in opened.items() if not is_mounted(files)]
     return f"{', '.join(roots)} can hold homes.{_caches(away, work_root, driver_is_here) if away else ''}{found}"
 
 
@@ -119,7 +119,7 @@ def _caches(away: Sequence[str], work_root: str | None, driver_is_here: bool) ->
     if not driver_is_here:
         return f" Drivers of homes in {', '.join(away)} work in {work_root}, on their own hosts."
     work = open_place(work_root)
-    if not is_here(work):
+    if not is_mounted(work):
         check_create_if_absent(work)
     _check_work_root(work)
     return f" Drivers of homes in {', '.join(away)} work in {work_root}."
@@ -127,7 +127,7 @@ def _caches(away: Sequence[str], work_root: str | None, driver_is_here: bool) ->
 
 def _check_work_root(work: Files) -> None:
     """Refuses a directory that this host does not have."""
-    if is_here(work) and not local_path(work).is_dir():
+    if is_mounted(work) and not local_path(work).is_dir():
         raise _not_there(str(local_path(work)), "work")
 
 
@@ -138,7 +138,7 @@ def open_root(root: str) -> Files:
         StorageError: This host does not have the root, or the store does not answer.
     """
     files = open_place(root)
-    if not is_here(files):
+    if not is_mounted(files):
         files.names("")
         return files
     place = _resolved(files)
@@ -161,9 +161,9 @@ def check_place(home: Files, roots: Sequence[str], work_root: str | None = None)
     """
     place = _resolved(home)
     around = [found for root in roots if is_inside(place, found := _resolved_root(root))]
-    if is_here(home) and not any(map(os.path.isdir, around)):
+    if is_mounted(home) and not any(map(os.path.isdir, around)):
         raise _not_there(around[0])
-    if not is_here(home) and work_root:
+    if not is_mounted(home) and work_root:
         _check_work_root(open_place(work_root))
     if Channel(home).pipeline() is None:
         check_home(home, begins=True)
@@ -189,7 +189,7 @@ def _is_relative(home: str) -> bool:
 
 def _resolved(place: Files) -> str:
     """Returns the real path without links and relative parts, or the URL in a store."""
-    return os.path.realpath(local_path(place)) if is_here(place) else place.url
+    return os.path.realpath(local_path(place)) if is_mounted(place) else place.url
 
 
 def _resolved_root(root: str) -> str:

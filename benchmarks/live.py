@@ -27,7 +27,7 @@ from spark_jobs.protocol.errors import RunCancelledError
 from spark_jobs.protocol.history import CheckpointHistory
 from spark_jobs.protocol.ids import StageName
 from spark_jobs.runtime.spark.spark_log import SparkLog, checkpoint_directory
-from spark_jobs.storage.files import is_here
+from spark_jobs.storage.files import is_mounted
 from spark_jobs.storage.open import open_files
 
 _LOOK_S, _LOOK_IN_STORES_S = 0.005, 0.25
@@ -74,7 +74,7 @@ class Live:
 
     def __init__(self, site: Site, pipeline: Pipeline, home: Path | str, **options: Any) -> None:
         self.files = open_home(str(home))
-        self._look_s = _LOOK_S if is_here(self.files) else _LOOK_IN_STORES_S
+        self._look_s = _LOOK_S if is_mounted(self.files) else _LOOK_IN_STORES_S
         self.store = CheckpointStore(self.files)
         self._run: Callable[[], object] = lambda: pipeline.run(spark=site.spark, home=home, **options)
         self._thread = threading.Thread(target=self._guarded)

@@ -17,7 +17,7 @@ from spark_jobs.protocol.codec import sha256
 from spark_jobs.protocol.errors import AccessDeniedError, StreamPipelineError
 from spark_jobs.protocol.ids import AttemptNumber
 from spark_jobs.protocol.visible import visible
-from spark_jobs.storage.files import Files, is_here
+from spark_jobs.storage.files import Files, is_mounted
 from spark_jobs.storage.plain_files import open_plain
 
 _LINE_BYTES = 4096
@@ -79,7 +79,7 @@ def output_place(files: Files, attempt: AttemptNumber, *, driver_is_here: bool =
         temporary: A directory for temporary files; None: that of this host.
     """
     place = files.local(output_path(attempt))
-    if place is not None and (driver_is_here or is_here(files) or place.parents[1].is_dir()):
+    if place is not None and (driver_is_here or is_mounted(files) or place.parents[1].is_dir()):
         return place
     return _own_directory(temporary) / sha256(files.url.encode())[:12] / output_path(attempt)
 
@@ -111,7 +111,7 @@ def _own_directory(temporary: Path | None) -> Path:
 
 
 def _log_file(files: Files, name: str, path: Path | None) -> LogFile:
-    return LogFile(name, path, None if is_here(files) else files)
+    return LogFile(name, path, None if is_mounted(files) else files)
 
 
 def last_lines(path: Path, count: int) -> list[str]:

@@ -41,7 +41,7 @@ from spark_jobs.protocol.errors import (
 from spark_jobs.protocol.ids import CheckpointId, RequestId, RunId, published_by
 from spark_jobs.protocol.spark_settings import conf_environment, shown_settings
 from spark_jobs.protocol.start_requests import StartRequest
-from spark_jobs.storage.files import Files, is_here, local_path
+from spark_jobs.storage.files import Files, is_mounted, local_path
 from spark_jobs.storage.object_store_settings import ObjectStoreSettings
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class StreamPipelineHook(BaseHook):
         files = self.files(home)
         here = self.driver_is_here(order.conf)
         check_place(files, self.settings.roots, self.settings.work_root if here else None)
-        work_root = None if is_here(files) else self.settings.work_root
+        work_root = None if is_mounted(files) else self.settings.work_root
         conf = self.settings.driver_conf(order.conf)
         submission = self._submission(order.conf) if self.submits else None
         if submission is None:
@@ -183,7 +183,7 @@ class StreamPipelineHook(BaseHook):
         Safe to repeat: of several processes for one request, all but one end by themselves.
         """
         files, settings = self.files(home), self.check_publishes(conf)
-        work_root = None if is_here(files) else self.settings.work_root
+        work_root = None if is_mounted(files) else self.settings.work_root
         command = self._command("publish", *home_options(files.url, work_root), "--request", request, conf=settings)
         output = local_path(files, publication_output_path(published_by(request)))
         environment = conf_environment(settings)

@@ -24,7 +24,7 @@ from spark_jobs.protocol.errors import InterruptedRunError, InvalidParameterErro
 from spark_jobs.protocol.ids import CheckpointId, RequestId, published_by
 from spark_jobs.publication.publisher import plan_publication
 from spark_jobs.publication.requests import ask_publication
-from spark_jobs.storage.files import Files, is_here
+from spark_jobs.storage.files import Files, is_mounted
 from spark_jobs.waits.in_process import wait_here
 from spark_jobs.waits.requests import RequestWait, answer_to
 
@@ -168,7 +168,7 @@ class PublishCheckpointOperator(WaitingTask, PipelineOperator):
         self.log.info("%s %s.", request, "is being answered already" if self._spark is None else "has a process that answers it")
         ends_with_task = self._spark is not None and container_of_one_task() is not None
         wait = RequestWait(files, request, restart_timeout_s=0.0)
-        if self.deferrable and not ends_with_task and is_here(files):  # elsewhere the triggerer may not see the process
+        if self.deferrable and not ends_with_task and is_mounted(files):  # elsewhere the triggerer may not see the process
             if self._spark is not None:
                 self._spark.detach()
                 self._spark = None  # a signal after the deferral must not end it

@@ -44,7 +44,7 @@ from spark_jobs.protocol.errors import (
 from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber, RunId, start_request_id
 from spark_jobs.protocol.losses import Loss, said
 from spark_jobs.protocol.start_requests import START_ARGUMENTS, documented, read_start_arguments
-from spark_jobs.storage.files import is_here
+from spark_jobs.storage.files import is_mounted
 from spark_jobs.waits.in_process import look_or_fail, wait_here
 
 if TYPE_CHECKING:
@@ -358,7 +358,7 @@ class StreamPipelineOperator(WaitingOperator):
 
     def _start_by(self, attempt: AttemptNumber) -> float | None:
         """Returns the time by which the driver has to begin; None if its lock shows at once that it has started."""
-        if not self.hook.submits and is_here(self.hook.files(self.home)):
+        if not self.hook.submits and is_mounted(self.hook.files(self.home)):
             return None
         request = Channel(self.hook.files(self.home)).request(start_request_id(attempt))
         return request.requested_at.timestamp() + self.start_timeout_s

@@ -28,7 +28,7 @@ from spark_jobs.protocol.errors import (
     UnsupportedFormatError,
 )
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, SinkName
-from spark_jobs.storage.files import Files, is_here, local_path
+from spark_jobs.storage.files import Files, is_mounted, local_path
 
 HOMES_MAX = 100
 
@@ -131,7 +131,7 @@ def _allowed(hook: StreamPipelineHook, home: str) -> Files | None:
 
 
 def _look(task: TaskKey, files: Files, checkpoint: int | None, may_see: Callable[[str], bool]) -> Look:
-    if is_here(files) and not os.path.isdir(local_path(files)):  # isdir is also False if this user may not look
+    if is_mounted(files) and not os.path.isdir(local_path(files)):  # isdir is also False if this user may not look
         return Look(
             files.url,
             problem=f"It is not on {socket.gethostname()}, where Airflow's API server runs.",

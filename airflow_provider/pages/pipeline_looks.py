@@ -30,7 +30,7 @@ from spark_jobs.protocol.documents import AttemptDocument, RoundDocument, StartR
 from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError, StreamPipelineError
 from spark_jobs.protocol.history import CheckpointHistory
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RunId, StageName
-from spark_jobs.storage.files import Files, is_here, read_document
+from spark_jobs.storage.files import Files, is_mounted, read_document
 
 ATTEMPTS_SHOWN = 20
 LOSSES_SHOWN = 200
@@ -86,8 +86,8 @@ def list_pipelines(conn_id: str) -> Listing:
     for root in dict.fromkeys((*roots, *savepoint_roots)):
         try:
             opened = open_root(root)
-            in_store = in_store or not is_here(opened)
-            found = find_things(read_only(opened) if is_here(opened) else opened)
+            in_store = in_store or not is_mounted(opened)
+            found = find_things(read_only(opened) if is_mounted(opened) else opened)
         except StreamPipelineError as error:
             problems.append(f"{root}: {error.failed}")
             continue
@@ -182,7 +182,7 @@ def _try(files: Files, path: str) -> CheckpointHistory | None:
 
 def savepoints_of(listing: Listing) -> list[ListedSavepoint]:
     """Reads the savepoints below the roots of a connection."""
-    return list_savepoints(read_only(place) if is_here(place) else place for place in listing.savepoints)
+    return list_savepoints(read_only(place) if is_mounted(place) else place for place in listing.savepoints)
 
 
 @dataclass(frozen=True)

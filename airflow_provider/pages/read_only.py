@@ -71,7 +71,7 @@ class _ReadOnlyStore:
     def replace(self, path: str, data: bytes) -> None:
         self._refuse(path)
 
-    def adopt(self, source: Path, path: str) -> None:
+    def link_or_copy(self, source: Path, path: str) -> None:
         self._refuse(path)
 
     def copy(self, source: Files, named: str, path: str) -> Digest:

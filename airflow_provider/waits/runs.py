@@ -36,7 +36,7 @@ from spark_jobs.protocol.errors import (
 )
 from spark_jobs.protocol.ids import RequestId, start_request_id
 from spark_jobs.protocol.reports import reported_error
-from spark_jobs.storage.files import Files, is_here
+from spark_jobs.storage.files import Files, is_mounted
 from spark_jobs.waits.home_wait import HomeWait
 from spark_jobs.waits.limits import LIMITS, WaitLimits
 from spark_jobs.waits.progress import ProgressLog, progress
@@ -265,7 +265,7 @@ class RunLooks:
 
     def __init__(self, files: Files, request: RequestId, *, follows: bool, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._files, self._request, self._clock_s = files, request, clock_s
-        self._reads_all = follows or is_here(files)
+        self._reads_all = follows or is_mounted(files)
         self._status: Status | None = None
         self._live: AttemptDocument | None = None
         self._due_s = float("-inf")
@@ -382,7 +382,7 @@ class WorkerWait(RunWait):
         result = super().judge(look, now_s)
         if result is not None or self.until_seen_s is None:
             return result
-        triggerer_sees_lock = is_here(self.files)  # the triggerer may not have the cache of a home in a store
+        triggerer_sees_lock = is_mounted(self.files)  # the triggerer may not have the cache of a home in a store
         seen = self._is_submitted or look.status is not None or (look.at_work and triggerer_sees_lock)
         return Waited.SEEN if seen or now_s - self.began_s >= self.until_seen_s else None
 

@@ -35,7 +35,7 @@ from spark_jobs.protocol.ids import CheckpointId, InputName, RequestId
 from spark_jobs.protocol.known_sources import KnownSource
 from spark_jobs.protocol.savepoint import Savepoint, SavepointFile
 from spark_jobs.protocol.steps import Step, step
-from spark_jobs.storage.files import Digest, Files, create_document, end_copies, is_here, local_path, read_document
+from spark_jobs.storage.files import Digest, Files, create_document, end_copies, is_mounted, local_path, read_document
 from spark_jobs.storage.table_uris import table_files
 
 _LOG = logging.getLogger(__name__)
@@ -232,7 +232,7 @@ def _remove(savepoint: Files, names: Iterable[str]) -> None:
 
 
 def _remove_directory(savepoint: Files) -> None:
-    if is_here(savepoint):  # an object store has no directories
+    if is_mounted(savepoint):  # an object store has no directories
         with suppress(OSError):  # the rest is foreign
             local_path(savepoint).rmdir()
 

@@ -37,7 +37,7 @@ from spark_jobs.protocol.errors import (
     NotFoundError,
     RejectedError,
 )
-from spark_jobs.storage.files import READ_MAX_BYTES, Digest, Files, is_here
+from spark_jobs.storage.files import READ_MAX_BYTES, Digest, Files, is_mounted
 from spark_jobs.storage.local import LocalFiles
 from spark_jobs.storage.open import open_place
 
@@ -62,7 +62,7 @@ def open_home(url: str, work_root: str | None = None) -> Files:
         MissingRequirementError: The package for the store is not installed.
     """
     files = open_place(url)
-    if not is_here(files):
+    if not is_mounted(files):
         return divided_home(files, work_root)
     if work_root:
         raise InvalidParameterError(
@@ -79,7 +79,7 @@ def divided_home(documents: Files, work_root: str | None = None) -> "DividedHome
     if not work_root:
         return DividedHome(documents)
     cache = open_place(work_root).below(cache_name(documents.url))
-    return DividedHome(documents, cache) if is_here(cache) else DividedHome(documents, work=cache)
+    return DividedHome(documents, cache) if is_mounted(cache) else DividedHome(documents, work=cache)
 
 
 class DividedHome:
@@ -154,11 +154,11 @@ class DividedHome:
     def size_bytes(self, path: str) -> int | None:
         return next((found for files in self._holders(path) if (found := files.size_bytes(path)) is not None), None)
 
-    def adopt(self, source: Path, path: str) -> None:
+    def link_or_copy(self, source: Path, path: str) -> None:
         if _first(path) != STATE:
-            self._at(path).adopt(source, path)
+            self._at(path).link_or_copy(source, path)
             return
-        self.directory.adopt(source, path)
+        self.directory.link_or_copy(source, path)
         self._adopted.add(path)
 
     def copy(self, source: Files, named: str, path: str) -> Digest:
@@ -295,7 +295,7 @@ def check_claim(home: Files, pipeline: PipelineDocument | None) -> None:
 
 def place_of(home: Files) -> str | None:
     """Returns the entry for ``pipeline.json``: the URL of a home in a store. None for a directory, which may be moved."""
-    return None if is_here(home) else home.url
+    return None if is_mounted(home) else home.url
 
 
 def _is_apart(path: str) -> bool:

@@ -55,7 +55,7 @@ from spark_jobs.home.layout import (
 )
 from spark_jobs.protocol.errors import AccessDeniedError, InvalidParameterError, RejectedError
 from spark_jobs.protocol.ids import SinkName
-from spark_jobs.storage.files import Files, is_here, real_url
+from spark_jobs.storage.files import Files, is_mounted, real_url
 from spark_jobs.storage.open import PROBE, open_files, open_place
 from spark_jobs.storage.table_uris import table_files
 
@@ -289,10 +289,10 @@ def check_sources(
 def _caches(home: Files) -> list[Thing]:
     """Returns the caches of a home in a store, or nothing if the home has its own work directories."""
     directory, work = home.local(WORK), home.below(work_probe_path())
-    if directory is None or is_here(home):
+    if directory is None or is_mounted(home):
         return []
     own = [thing("cache", open_files(str(directory.parent)))]
-    return own if is_here(work) else [*own, thing("cache", open_place(work.url.rsplit("/", 2)[0]))]
+    return own if is_mounted(work) else [*own, thing("cache", open_place(work.url.rsplit("/", 2)[0]))]
 
 
 def check_savepoint(home: Files, target: Files, names: Iterable[str], others: Collection[Thing]) -> None:

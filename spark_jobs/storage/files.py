@@ -190,7 +190,7 @@ class Files(Protocol):
         """Returns the size of a regular file, following links, or None. Does not read the file."""
         ...
 
-    def adopt(self, source: Path, path: str) -> None:
+    def link_or_copy(self, source: Path, path: str) -> None:
         """Links a complete, final file of this host to ``path``, or copies it if a link is not possible.
 
         It is not durable before :meth:`sync`. After a crash it may be missing or incomplete.
@@ -253,15 +253,19 @@ def local_path(files: Files, path: str = "") -> Path:
     return found
 
 
-def is_here(files: Files) -> bool:
-    """Returns True for a directory of this host."""
+def is_mounted(files: Files) -> bool:
+    """Returns True if this host has a path for the files: they are on its own disk or on a shared file system that it has mounted.
+
+    Returns False for a store, which is an object store or HDFS. Does not look whether the path exists.
+    """
     return files.local() is not None
 
 
-def take(source: Files, named: str, target: Files, path: str) -> Digest | None:
-    """Links a final file of ``source`` into ``target``, or copies it if a link is not possible.
+def transfer(source: Files, named: str, target: Files, path: str) -> Digest | None:
+    """Puts a final file of ``source`` into ``target``.
 
-    It is not durable before :meth:`Files.sync`. The errors are those of :meth:`Files.adopt` and :meth:`Files.copy`.
+    It calls :meth:`Files.link_or_copy` if this host has a path for the file, else :meth:`Files.copy`, and raises their errors. The file is
+    not durable before :meth:`Files.sync`.
 
     Returns:
         The digest of the file if its bytes were read.
@@ -269,7 +273,7 @@ def take(source: Files, named: str, target: Files, path: str) -> Digest | None:
     here = source.local(named)
     if here is None:
         return target.copy(source, named, path)
-    target.adopt(here, path)
+    target.link_or_copy(here, path)
     return None
 
 
@@ -278,7 +282,7 @@ def real_url(files: Files) -> str:
 
     Use it only for comparisons. Documents keep the user's URL, because links may change.
     """
-    return f"file://{os.path.realpath(local_path(files))}" if is_here(files) else files.url
+    return f"file://{os.path.realpath(local_path(files))}" if is_mounted(files) else files.url
 
 
 @contextmanager
@@ -308,7 +312,7 @@ def files_below(files: Files, directory: str) -> list[str]:
 
 def sync_readable(files: Files, *paths: str) -> None:
     """Makes files durable that the caller reads, too. In a store, a file that can be read is durable, so this asks nothing there."""
-    if is_here(files):
+    if is_mounted(files):
         files.sync(*paths)
 
 

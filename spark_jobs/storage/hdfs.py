@@ -144,7 +144,7 @@ class HdfsFiles:
             return None if found.isdir else found.length
         return None
 
-    def adopt(self, source: Path, path: str) -> None:
+    def link_or_copy(self, source: Path, path: str) -> None:
         target = self._target(path)
 
         def chunks() -> Generator[bytes, None, None]:

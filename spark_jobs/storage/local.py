@@ -137,7 +137,7 @@ class LocalFiles:
             ) from error
         return found.st_size if stat.S_ISREG(found.st_mode) else None
 
-    def adopt(self, source: Path, path: str) -> None:
+    def link_or_copy(self, source: Path, path: str) -> None:
         target = self._target(path)
         with translated(os.fspath(source)):
             self._make_with_parents(os.path.dirname(target))

@@ -164,7 +164,7 @@ class ObjectStoreFiles:
             return obstore.head(self._store, key)["size"]
         return None
 
-    def adopt(self, source: Path, path: str) -> None:
+    def link_or_copy(self, source: Path, path: str) -> None:
         key = self._key(path)
         with translated(str(source)), source.open("rb") as opened:
             self._copy(iter(lambda: opened.read(_CHUNK_BYTES), b""), key)

@@ -291,7 +291,7 @@ def test_sync_accepts_the_file_of_another_writer_and_fails_for_a_missing_file(ho
 def test_adopt_gives_a_file_a_second_name_that_survives_the_first(home: Files, tmp_path: Path) -> None:
     theirs = tmp_path / "theirs"
     theirs.write_bytes(b"state")
-    home.adopt(theirs, "state/1/3.zip")
+    home.link_or_copy(theirs, "state/1/3.zip")
     home.sync("state/1/3.zip")
     theirs.unlink()
     assert home.read("state/1/3.zip") == b"state"
@@ -302,9 +302,9 @@ def test_adopt_refuses_a_taken_name_and_a_missing_file(home: Files, tmp_path: Pa
     home.create("taken", b"ours")
     (tmp_path / "theirs").write_bytes(b"theirs")
     with pytest.raises(AlreadyExistsError):
-        home.adopt(tmp_path / "theirs", "taken")
+        home.link_or_copy(tmp_path / "theirs", "taken")
     with pytest.raises(NotFoundError):
-        home.adopt(tmp_path / "nowhere", "free")
+        home.link_or_copy(tmp_path / "nowhere", "free")
     assert home.read("taken") == b"ours"
     assert home.names("") == ["taken"]
 
@@ -436,7 +436,7 @@ def test_no_path_leads_out_of_the_root_or_to_an_unfinished_file(home: Files, tmp
         home.digest,
         home.delete,
         home.sync,
-        lambda path: home.adopt(tmp_path / "x", path),
+        lambda path: home.link_or_copy(tmp_path / "x", path),
         lambda path: home.copy(LocalFiles(tmp_path), "x", path),
         lambda path: home.create(path, b""),
         lambda path: home.replace(path, b""),

@@ -301,7 +301,7 @@ def test_an_adopted_file_is_durable_once_it_is_synced(tmp_path: Path, seed: int 
         theirs(files).write_bytes(NEW)
 
     def act(files: LocalFiles) -> None:
-        files.adopt(theirs(files), "a/b/new")
+        files.link_or_copy(theirs(files), "a/b/new")
         files.sync("a/b/new")
 
     def check(files: LocalFiles, finished: bool) -> None:

@@ -54,12 +54,12 @@ def _quiet() -> Chaos:
 
 def _killed_while_restoring() -> Chaos:
     """Returns chaos in which most kills hit an attempt while it restores."""
-    return replace(_NONE, kills=8, odds=0.5, elsewhere=0.001, at=("adopt stages/", "create restored.json"))
+    return replace(_NONE, kills=8, odds=0.5, elsewhere=0.001, at=("link stages/", "create restored.json"))
 
 
 def _late_or_killed_before_it_has_a_checkpoint() -> Chaos:
     """Returns chaos in which attempts complete a checkpoint late, while the next attempt still restores and is killed or stopped."""
-    at = ("create manifests/", "adopt stages/")
+    at = ("create manifests/", "link stages/")
     return replace(_NONE, kills=6, freezes=6, at=at, odds=0.3, elsewhere=0.001, frozen_steps=(500, 4_000))
 
 

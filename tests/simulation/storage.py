@@ -189,8 +189,8 @@ class SimulatedFiles:
         found = self._disk.get(self._path(path))
         return None if found is None else len(found)
 
-    def adopt(self, source: Path, path: str) -> None:
-        self._point("adopt", path)
+    def link_or_copy(self, source: Path, path: str) -> None:
+        self._point("link", path)
         data = self._disk.get(str(source))
         if data is None:
             raise NotFoundError(f"{source} is not there.", path=str(source))
@@ -200,7 +200,7 @@ class SimulatedFiles:
         self._disk.watcher.created(self._path(path), data)
 
     def copy(self, source: Files, named: str, path: str) -> Digest:
-        self.adopt(local_path(source, named), path)
+        self.link_or_copy(local_path(source, named), path)
         data = self._disk.get(self._path(path)) or b""
         return Digest(len(data), sha256(data))
 

@@ -62,7 +62,7 @@ class MemoryFiles:
             return len(self.read(path))
         return None
 
-    def adopt(self, source: Path, path: str) -> None:
+    def link_or_copy(self, source: Path, path: str) -> None:
         self.create(path, source.read_bytes())
 
     def copy(self, source: Files, named: str, path: str) -> Digest:

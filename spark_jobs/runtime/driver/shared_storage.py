@@ -13,7 +13,7 @@ from spark_jobs.home.layout import WORK, work_probe_path
 from spark_jobs.protocol.errors import RejectedError
 from spark_jobs.runtime.spark.hadoop_clients import check_clients
 from spark_jobs.runtime.spark.session import spark_failures
-from spark_jobs.storage.files import Files, is_here
+from spark_jobs.storage.files import Files, is_mounted
 
 _ON_THIS_HOST = re.compile(r"local(-cluster)?(\[.*\])?")
 _PARTS_MIN = 2
@@ -64,7 +64,7 @@ def check_shared(spark: SparkSession, home: Files) -> None:
 def _refused(home: Files, master: str, what: str) -> RejectedError:
     place = home.work if isinstance(home, DividedHome) else home
     mounted = "a directory that the driver and every executor have mounted at the same path, and can write"
-    if not is_here(place):
+    if not is_mounted(place):
         remedy = "Give the executors the client of that store, and credentials for it, as the driver has them."
     elif isinstance(home, DividedHome):
         remedy = (

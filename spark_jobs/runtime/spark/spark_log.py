@@ -23,7 +23,7 @@ from spark_jobs.protocol.errors import BEGIN_ANEW, CorruptDocumentError, NotFoun
 from spark_jobs.protocol.ids import BatchId, StageName
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.storage import checksums
-from spark_jobs.storage.files import Files, is_here
+from spark_jobs.storage.files import Files, is_mounted
 
 NO_BATCH = BatchId(-1)
 """The last batch of a query without batches."""
@@ -78,7 +78,7 @@ class SparkLog:
 
     def begun(self, batch: BatchId) -> None:
         """Called with each batch when the running query begins it, before it can be committed."""
-        if not is_here(self.files):
+        if not is_mounted(self.files):
             self._begun = batch
             self._entries = {number: text for number, text in self._entries.items() if number >= batch - _REMEMBERED}
 
@@ -267,7 +267,7 @@ class SparkLog:
 
     def _create(self, name: str, data: bytes) -> None:
         self._forget()
-        if is_here(self.files):  # Hadoop writes no checksum into a store
+        if is_mounted(self.files):  # Hadoop writes no checksum into a store
             checksums.forget_checksum(self.files, f"{self.directory}/{name}")
         self.files.create(f"{self.directory}/{name}", data)
 

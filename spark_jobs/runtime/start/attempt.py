@@ -25,7 +25,7 @@ from spark_jobs.runtime.start.heal import heal_in_place
 from spark_jobs.runtime.start.restore import Restored, is_half_built, restore
 from spark_jobs.runtime.start.work_directory import boot_id, why_rebuilt
 from spark_jobs.runtime.state.rescale import rescale_stage
-from spark_jobs.storage.files import Files, is_here
+from spark_jobs.storage.files import Files, is_mounted
 
 _LOG = logging.getLogger(__name__)
 
@@ -181,7 +181,7 @@ def local_copies(home: Files, before: AttemptDocument | None, own: WorkDirectory
     """
     paths = [*([before.work_directory.path] if before else []), *map(work_path, work_directories(home.names(WORK)))]
     earlier = [home.below(path) for path in dict.fromkeys(paths) if path != own.path]
-    return [files for files in earlier if is_here(files)]
+    return [files for files in earlier if is_mounted(files)]
 
 
 def _work_directory(home: Files, graph: Graph, request: StartRequest, facts: HomeFacts, new: WorkDirectory) -> WorkDirectory:

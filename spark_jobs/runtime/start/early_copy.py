@@ -28,7 +28,7 @@ from spark_jobs.runtime.start.attempt import local_copies, why_not_continued
 from spark_jobs.runtime.start.decision import Begin, BeginIncarnation, Continue, HomeFacts, goes_on_from
 from spark_jobs.runtime.start.restore import NOTHING_COPIED, Restored, copy_state
 from spark_jobs.runtime.start.work_directory import new_work_directory
-from spark_jobs.storage.files import Files, is_here
+from spark_jobs.storage.files import Files, is_mounted
 
 _LOG = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ def early_copy(
         second_copy: True if the work directory must share no file with the home.
     """
     parent = None if isinstance(decision, BeginIncarnation) else goes_on_from(decision, facts)
-    is_far = not is_here(home) and is_here(home.below(WORK))
+    is_far = not is_mounted(home) and is_mounted(home.below(WORK))
     if parent is None or not is_far or why_not_continued(home, request, facts) is None:
         return EarlyCopy(home)
     return EarlyCopy(home, parent, facts.newest_attempt, second_copy=second_copy)

@@ -15,7 +15,7 @@ from spark_jobs.protocol.steps import Step, step
 from spark_jobs.runtime.spark.spark_log import SparkLog, checkpoint_directory
 from spark_jobs.runtime.start.decision import HomeFacts
 from spark_jobs.runtime.start.restore import is_half_built, is_whole
-from spark_jobs.storage.files import Files, is_here
+from spark_jobs.storage.files import Files, is_mounted
 
 _DRAINING, _TAKEN_OVER = "draining.json", "taken_over.json"
 _NO_DRAIN = b"{}\n"
@@ -99,7 +99,7 @@ def why_not_in_place(home: Files, previous: AttemptDocument, head: Manifest | No
         boot: Id of this host's boot.
     """
     work = home.below(previous.work_directory.path)
-    if not is_here(work):
+    if not is_mounted(work):
         return "it is in a store, where each attempt has its own"
     if is_half_built(work):
         return "it is incomplete"

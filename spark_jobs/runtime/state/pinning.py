@@ -41,7 +41,7 @@ from spark_jobs.protocol.stage_cut import StageCut, StateFile
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.runtime.spark.spark_log import SparkLog
 from spark_jobs.runtime.state.state_files import grows_with_state, is_short_lived, needed_files, never_reused
-from spark_jobs.storage.files import Digest, Files, by_directory, is_here, local_path, take
+from spark_jobs.storage.files import Digest, Files, by_directory, is_mounted, local_path, transfer
 
 _COPIES = "copies"
 """The directory below a try's directory for copies that have replaced links."""
@@ -121,10 +121,10 @@ class StateCopies:
             The digest if the work directory is in a store. Then the copy is in the home. From a directory a store gets its copy in
             :func:`persist`.
         """
-        if not is_here(self.work):
+        if not is_mounted(self.work):
             return self.home.copy(self.work, self.at(path), stored)
-        if grows_with_state(path) or not is_here(self.home):
-            self.home.adopt(local_path(self.work, self.at(path)), stored)
+        if grows_with_state(path) or not is_mounted(self.home):
+            self.home.link_or_copy(local_path(self.work, self.at(path)), stored)
         else:
             self.home.copy(self.work, self.at(path), stored)
         return None
@@ -135,7 +135,7 @@ class StateCopies:
         Raises:
             NotFoundError: The file does not exist.
         """
-        if is_here(self.home) or not is_short_lived(path):
+        if is_mounted(self.home) or not is_short_lived(path):
             return None
         try:
             return self.work.read(self.at(path), _BUNDLED_MAX_BYTES)
@@ -179,7 +179,7 @@ class StateCopies:
         try:
             if source.is_symlink() or source.stat().st_size != file.size_bytes:
                 return False
-            self.work.adopt(source, path)
+            self.work.link_or_copy(source, path)
             if self.work.digest(path) == (file.size_bytes, file.sha256):
                 return True
         except (OSError, StorageError):
@@ -190,7 +190,7 @@ class StateCopies:
     def _give(self, file: StateFile, source: Files, named: str, target: Files, path: str) -> Digest | None:
         """Copies or links a file. Returns its digest if its bytes were read."""
         if grows_with_state(file.path) and not self.second_copy:
-            return take(source, named, target, path)
+            return transfer(source, named, target, path)
         return target.copy(source, named, path)
 
 
@@ -331,7 +331,7 @@ def _pin_needed(
 
     with step(Step.PIN_STATE):
         missing = sorted(new - pinned.keys() - small.keys())
-        if is_here(copies.work):  # a link takes less time than a thread
+        if is_mounted(copies.work):  # a link takes less time than a thread
             for path in missing:
                 keep(path)
         else:

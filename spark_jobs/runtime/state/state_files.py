@@ -17,7 +17,7 @@ from spark_jobs.protocol.ids import BatchId
 from spark_jobs.runtime.inputs.bounds import NO_OFFSET
 from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog
 from spark_jobs.runtime.state.state_lineage import VERSION_FILE, StoreVersion, store_files
-from spark_jobs.storage.files import files_below, is_here
+from spark_jobs.storage.files import files_below, is_mounted
 
 _OF_BATCH = re.compile(r"(\d+)(?:_.*)?")
 _NOT_STORES = {"_metadata", "SSTs", "logs"}
@@ -109,7 +109,7 @@ class _InStore:
 
 def _listed(log: SparkLog, directory: str = "") -> _Names:
     """Returns the names in a query's Spark checkpoint; in a store, those below ``directory``."""
-    if is_here(log.files):
+    if is_mounted(log.files):
         return _OnDisk(log)
     found = log.files.paths(f"{log.directory}/{directory}".rstrip("/"))
     return _InStore(sorted(path.removeprefix(f"{log.directory}/") for path in found))

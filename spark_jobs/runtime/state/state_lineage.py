@@ -23,7 +23,7 @@ from spark_jobs.protocol.errors import (
     StreamPipelineError,
     UnsupportedFormatError,
 )
-from spark_jobs.storage.files import Files, is_here, opened
+from spark_jobs.storage.files import Files, is_mounted, opened
 
 VERSION_FILE = re.compile(r"\d+_[0-9a-f-]{36}\.(zip|changelog)")
 """Matches the name of a snapshot or a changelog."""
@@ -161,7 +161,7 @@ def _shared_files(store: Files, snapshot: str) -> list[str]:
 
 def _beginning(store: Files, name: str) -> bytes:
     """Returns the first bytes of a changelog, which has its lineage there."""
-    if is_here(store):
+    if is_mounted(store):
         with _opened(store, name) as file:
             return file.read(_HEADER_BYTES_MAX)
     with closing(store.chunks(name)) as chunks:

@@ -23,7 +23,7 @@ from spark_jobs.protocol.errors import (
     RejectedError,
 )
 from spark_jobs.protocol.ids import AttemptNumber, PipelineName, RunId
-from spark_jobs.storage.files import Files, is_here, local_path, take
+from spark_jobs.storage.files import Files, is_mounted, local_path, transfer
 from spark_jobs.storage.local import LocalFiles
 from tests.support.attempts import attempt
 from tests.support.memory_files import MemoryFiles
@@ -85,7 +85,7 @@ def test_documents_and_rows_are_in_the_store(home: DividedHome, documents: Memor
     home.create(path, b"{}")
     assert documents.contents == {path: b"{}"}
     assert home.local(path) is None
-    assert not is_here(home)
+    assert not is_mounted(home)
     assert not (tmp_path / "cache").exists()
 
 
@@ -142,7 +142,7 @@ class TestCache:
     def test_state_of_a_cut_stays_on_the_disk_until_it_is_synced_to_the_store(
         self, home: DividedHome, documents: MemoryFiles, tmp_path: Path
     ) -> None:
-        home.adopt(spark_wrote(tmp_path), STATE)
+        home.link_or_copy(spark_wrote(tmp_path), STATE)
         assert STATE not in documents.contents
         home.sync(STATE)
         assert documents.contents[STATE] == b"state"
@@ -205,12 +205,12 @@ def test_a_home_in_a_store_is_read_less_often_than_a_directory(home: DividedHome
 class TestStateInTheCache:
     def test_is_a_link_to_the_file_of_spark(self, home: DividedHome, documents: MemoryFiles, tmp_path: Path) -> None:
         source = spark_wrote(tmp_path)
-        home.adopt(source, STATE)
+        home.link_or_copy(source, STATE)
         assert documents.contents == {}
         assert (tmp_path / "cache" / STATE).stat().st_ino == source.stat().st_ino
 
     def test_moves_to_the_store_when_it_is_synced(self, home: DividedHome, documents: MemoryFiles, tmp_path: Path) -> None:
-        home.adopt(spark_wrote(tmp_path), STATE)
+        home.link_or_copy(spark_wrote(tmp_path), STATE)
         assert home.digest(STATE).size_bytes == 5
         home.sync(STATE)
         assert documents.contents == {STATE: b"state"}
@@ -222,13 +222,13 @@ class TestStateInTheCache:
     ) -> None:
         other = STATE.replace("/0/0/", "/0/1/")
         for path in (STATE, other):
-            home.adopt(spark_wrote(tmp_path), path)
+            home.link_or_copy(spark_wrote(tmp_path), path)
         home.sync(STATE)
         assert documents.contents == {STATE: b"state"}
         assert home.read(other) == b"state"
 
     def test_is_listed_under_the_name_of_its_try(self, home: DividedHome, tmp_path: Path) -> None:
-        home.adopt(spark_wrote(tmp_path), STATE)
+        home.link_or_copy(spark_wrote(tmp_path), STATE)
         assert home.names("state") == ["hourly"]
         assert home.names("state/hourly") == ["3-1-1"]
         assert home.paths("state") == [STATE]
@@ -250,7 +250,7 @@ class TestStateInTheCache:
 
         store = BreaksOff()
         home = DividedHome(store, LocalFiles(tmp_path / "cache"))
-        home.adopt(spark_wrote(tmp_path), STATE)
+        home.link_or_copy(spark_wrote(tmp_path), STATE)
         with pytest.raises(OutcomeUnknownError):
             home.sync(STATE)
         home.sync(STATE)
@@ -262,7 +262,7 @@ class TestStateInTheCache:
         self, home: DividedHome, documents: MemoryFiles, tmp_path: Path
     ) -> None:
         documents.create(STATE, b"state")
-        DividedHome(documents, home.directory).adopt(spark_wrote(tmp_path, b"st"), STATE)
+        DividedHome(documents, home.directory).link_or_copy(spark_wrote(tmp_path, b"st"), STATE)
         assert home.read(STATE) == b"".join(home.chunks(STATE)) == b"state"
         assert home.digest(STATE).size_bytes == 5
 
@@ -272,7 +272,7 @@ class TestStateInTheCache:
                 raise AssertionError(f"{path} was looked for in the store")
 
         home = DividedHome(NeverAsked(), LocalFiles(tmp_path / "cache"))
-        home.adopt(spark_wrote(tmp_path), STATE)
+        home.link_or_copy(spark_wrote(tmp_path), STATE)
         assert home.digest(STATE).size_bytes == 5
 
     def test_is_found_by_another_process_while_it_is_moved_to_the_store(self, tmp_path: Path) -> None:
@@ -288,13 +288,13 @@ class TestStateInTheCache:
 
         store = BroughtIn()
         waiting = DividedHome(store, LocalFiles(tmp_path / "cache"))
-        waiting.adopt(spark_wrote(tmp_path), STATE)
+        waiting.link_or_copy(spark_wrote(tmp_path), STATE)
         assert DividedHome(store, waiting.directory).digest(STATE).size_bytes == 5
 
     def test_is_deleted_with_its_checkpoint_from_cache_and_store(
         self, home: DividedHome, documents: MemoryFiles, tmp_path: Path
     ) -> None:
-        home.adopt(spark_wrote(tmp_path), STATE)
+        home.link_or_copy(spark_wrote(tmp_path), STATE)
         documents.create(f"{STATE}.other", b"state")
         home.delete("state/hourly/3-1-1")
         assert home.names("state/hourly") == []
@@ -303,7 +303,7 @@ class TestStateInTheCache:
 
     def test_is_copied_from_the_store_by_a_restore(self, home: DividedHome, documents: MemoryFiles) -> None:
         documents.create(STATE, b"state")
-        take(home, STATE, home.below("work/2"), "stages/hourly/4.changelog")
+        transfer(home, STATE, home.below("work/2"), "stages/hourly/4.changelog")
         assert home.read("work/2/stages/hourly/4.changelog") == b"state"
 
 
@@ -443,8 +443,8 @@ class TestLogs:
 
 
 CALLS: list[Callable[[DividedHome, Path], object]] = [
-    lambda home, source: home.adopt(source, STATE),
-    lambda home, source: home.adopt(source, "work/1/a"),
+    lambda home, source: home.link_or_copy(source, STATE),
+    lambda home, source: home.link_or_copy(source, "work/1/a"),
     lambda home, source: home.copy(LocalFiles(source.parent), source.name, "work/1/a"),
 ]
 

@@ -51,7 +51,7 @@ CALLS: list[Callable[[Files], object]] = [
     lambda files: files.replace("a/b", b"data"),
     lambda files: files.read("a/b"),
     lambda files: files.digest("a/b"),
-    lambda files: files.adopt(Path(__file__), "a/b"),
+    lambda files: files.link_or_copy(Path(__file__), "a/b"),
     lambda files: files.names("a"),
     lambda files: files.delete("a/b"),
     lambda files: files.sync("a/b"),

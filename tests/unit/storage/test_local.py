@@ -299,18 +299,18 @@ def test_a_file_that_cannot_be_hard_linked_is_copied(tmp_path: Path, code: int) 
     theirs = tmp_path / "theirs"
     theirs.write_bytes(b"state" * 500_000)
     files = LocalFiles(tmp_path / "home", _OnAnotherFileSystem(tmp_path / "home", code))
-    files.adopt(theirs, "a/b")
+    files.link_or_copy(theirs, "a/b")
     assert files.read("a/b") == theirs.read_bytes()
     assert not (tmp_path / "home/a/b").samefile(theirs)
     with pytest.raises(AlreadyExistsError):
-        files.adopt(theirs, "a/b")
+        files.link_or_copy(theirs, "a/b")
     assert [found.name for found in (tmp_path / "home/a").iterdir()] == ["b"]
 
 
 def test_a_file_that_can_be_hard_linked_is_not_copied(tmp_path: Path) -> None:
     theirs = tmp_path / "theirs"
     theirs.write_bytes(b"state")
-    LocalFiles(tmp_path / "home").adopt(theirs, "a/b")
+    LocalFiles(tmp_path / "home").link_or_copy(theirs, "a/b")
     assert (tmp_path / "home/a/b").samefile(theirs)
 
 
@@ -318,5 +318,5 @@ def test_a_file_that_may_not_be_adopted_is_an_error_and_leaves_no_file(tmp_path:
     (tmp_path / "theirs").write_bytes(b"state")
     files = LocalFiles(tmp_path / "home", _OnAnotherFileSystem(tmp_path / "home", errno.EACCES))
     with pytest.raises(AccessDeniedError):
-        files.adopt(tmp_path / "theirs", "a/b")
+        files.link_or_copy(tmp_path / "theirs", "a/b")
     assert list((tmp_path / "home/a").iterdir()) == []

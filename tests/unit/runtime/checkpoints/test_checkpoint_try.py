@@ -166,9 +166,9 @@ class HangingFiles(LocalFiles):
         self.may_go_on, self.is_reached = threading.Event(), threading.Event()
         self.was_waited_for = False
 
-    def adopt(self, source: Path, path: str) -> None:
-        self._reach("adopt")
-        super().adopt(source, path)
+    def link_or_copy(self, source: Path, path: str) -> None:
+        self._reach("link_or_copy")
+        super().link_or_copy(source, path)
 
     def digest(self, path: str) -> Digest:
         self._reach("digest")
@@ -295,7 +295,7 @@ def test_violations_are_counted_from_the_beginning_of_the_round(site: Site, roun
     ]
 
 
-@pytest.mark.parametrize("hangs", ["adopt", "digest", "sync", "create channel"])
+@pytest.mark.parametrize("hangs", ["link_or_copy", "digest", "sync", "create channel"])
 def test_a_try_that_hangs_expires_and_its_late_writes_do_not_affect_the_next_try(site: Site, hangs: str) -> None:
     home = HangingFiles(site, hangs)
     with pytest.raises(DeadlineExceededError, match="not made durable in time"):
@@ -341,7 +341,7 @@ def test_a_complete_checkpoint_does_not_wait_for_its_history(site: Site, monkeyp
     land(home)
 
 
-@pytest.mark.parametrize("hangs", ["adopt", "digest", "sync", "create channel"])
+@pytest.mark.parametrize("hangs", ["link_or_copy", "digest", "sync", "create channel"])
 def test_a_cancel_ends_a_try_that_hangs(site: Site, hangs: str) -> None:
     home, looks = HangingFiles(site, hangs), list[int]()
 
@@ -411,9 +411,9 @@ class FilesOfARunningStage(LocalFiles):
         super().__init__(site.root / "home", QuickSystem())
         self._stage = stage
 
-    def adopt(self, source: Path, path: str) -> None:
+    def link_or_copy(self, source: Path, path: str) -> None:
         assert self._stage.goes_on()
-        super().adopt(source, path)
+        super().link_or_copy(source, path)
 
     def digest(self, path: str) -> Digest:
         assert self._stage.goes_on()
