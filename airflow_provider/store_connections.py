@@ -17,10 +17,11 @@ from airflow_provider.version_compat import AirflowNotFoundException
 from spark_jobs.protocol.errors import InvalidParameterError, MissingRequirementError
 from spark_jobs.storage.azure_settings import AzureCredentials, AzureSettings
 from spark_jobs.storage.google_settings import GoogleSettings
-from spark_jobs.storage.object_store_kinds import bucket_of, is_in_object_store, use_settings
+from spark_jobs.storage.object_store_kinds import bucket_of, is_in_object_store
 from spark_jobs.storage.object_store_settings import ENDPOINT_FORM, ObjectStoreSettings, is_endpoint
 from spark_jobs.storage.open import open_place
 from spark_jobs.storage.s3_settings import S3Credentials, S3Settings
+from spark_jobs.storage.settings_by_bucket import use_settings
 
 _KNOWN_OF_S3 = frozenset({"aws_session_token", "endpoint_url", "region_name", "service_config", "config_kwargs"})
 """The extras of an ``aws`` connection that are followed."""

@@ -49,8 +49,9 @@ from spark_jobs.publication.append_commit import append_commit, commit_of
 from spark_jobs.publication.features import candidates, merge_obstacles, obstacles, unreadable_vectors
 from spark_jobs.publication.fitting import shape
 from spark_jobs.publication.table_log import TableLog, TableState
-from spark_jobs.storage.object_store_kinds import is_in_object_store, settings_for
+from spark_jobs.storage.object_store_kinds import is_in_object_store
 from spark_jobs.storage.object_store_settings import ObjectStoreSettings
+from spark_jobs.storage.settings_by_bucket import settings_for
 from spark_jobs.storage.table_uris import table_files, uri_of
 
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")

@@ -62,7 +62,7 @@ class ObjectStoreFiles:
     """The objects below a prefix of a bucket or a container; see :class:`~spark_jobs.storage.files.Files` for the contract of each method.
 
     Credentials and endpoint are those of an Airflow connection that has named the store, else of the environment (``AWS_…``, ``AZURE_…``,
-    ``GOOGLE_…``) or of a role of the host. See :func:`~spark_jobs.storage.object_store_kinds.settings_for`.
+    ``GOOGLE_…``) or of a role of the host. See :func:`~spark_jobs.storage.settings_by_bucket.settings_for`.
 
     Args:
         bucket: URL of the bucket or the container, such as ``s3://bucket``.

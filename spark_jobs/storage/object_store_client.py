@@ -20,9 +20,11 @@ from spark_jobs.protocol.errors import (
 from spark_jobs.storage.azure_settings import AzureSettings
 from spark_jobs.storage.forks import OneProcess
 from spark_jobs.storage.google_settings import GoogleSettings
-from spark_jobs.storage.object_store_kinds import access_denied, connection_of, missing_bucket, settings_for, store_kind
+from spark_jobs.storage.object_store_errors import access_denied, missing_bucket
+from spark_jobs.storage.object_store_kinds import store_kind
 from spark_jobs.storage.object_store_settings import ObjectStoreSettings
 from spark_jobs.storage.s3_settings import S3Settings
+from spark_jobs.storage.settings_by_bucket import connection_of, settings_for
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore

@@ -1,4 +1,9 @@
-"""The settings of object stores of any kind."""
+"""The settings for object stores, known once and given to each client in its own words.
+
+Three clients access a store: obstore for documents, delta-rs for Delta tables, and a Hadoop client for Spark. A driver has the settings in
+its environment. Each client reads the credentials from there itself. So no secret is in a setting of Spark, in an argument of a process or
+in a document.
+"""
 
 import re
 from abc import ABC, abstractmethod

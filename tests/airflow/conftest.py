@@ -35,7 +35,7 @@ def pytest_unconfigure() -> None:
 # Airflow reads its settings at import.
 from airflow_provider.drivers.local_driver import LocalDriver, start_local_driver  # noqa: E402
 from spark_jobs.control.home import cache_name  # noqa: E402
-from spark_jobs.storage import object_store_kinds  # noqa: E402
+from spark_jobs.storage import settings_by_bucket  # noqa: E402
 from spark_jobs.storage.s3_settings import S3Settings  # noqa: E402
 from tests.support.fake_python import make_fake_python  # noqa: E402
 
@@ -62,8 +62,8 @@ def connection(**extra: Any) -> str:
 
 def in_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets this process forget the stores that connections have named."""
-    monkeypatch.setattr(object_store_kinds, "_settings_by_name", {})
-    monkeypatch.setattr(object_store_kinds, "_names_by_bucket", {})
+    monkeypatch.setattr(settings_by_bucket, "_settings_by_name", {})
+    monkeypatch.setattr(settings_by_bucket, "_names_by_bucket", {})
 
 
 @pytest.fixture

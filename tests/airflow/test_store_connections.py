@@ -31,7 +31,7 @@ from spark_jobs.control.liveness import driver_at_work
 from spark_jobs.protocol.documents import Publish, RunState
 from spark_jobs.protocol.errors import InvalidParameterError, MissingRequirementError
 from spark_jobs.publication.delta_rs import open_table
-from spark_jobs.storage import object_store_kinds
+from spark_jobs.storage import settings_by_bucket
 from spark_jobs.storage.azure_settings import AzureCredentials, AzureSettings
 from spark_jobs.storage.google_settings import GoogleSettings
 from spark_jobs.storage.object_store_settings import ObjectStoreSettings
@@ -248,7 +248,7 @@ def test_a_trigger_opens_a_home_with_the_credentials_of_its_tasks_connection(sto
     lake = json.loads(os.environ["AIRFLOW_CONN_LAKE"])
     assert lake["password"] not in str(trigger.serialize())
     asyncio.run(anext(aiter(trigger.run())))  # type: ignore[arg-type]
-    known = object_store_kinds.settings_for(store)
+    known = settings_by_bucket.settings_for(store)
     assert isinstance(known, S3Settings)
     assert known.credentials is not None
     assert known.credentials.access_key_id == lake["login"]

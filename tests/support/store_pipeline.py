@@ -12,7 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs import CheckpointSettings, DeltaSink, Pipeline
-from spark_jobs.storage.object_store_kinds import is_in_object_store, settings_for
+from spark_jobs.storage.object_store_kinds import is_in_object_store
+from spark_jobs.storage.settings_by_bucket import settings_for
 from tests.support.bounded_pipeline import KEYS, admitted, rows_of
 from tests.support.keyed_changes import query
 

@@ -26,7 +26,8 @@ from spark_jobs.protocol.errors import (
 )
 from spark_jobs.publication.delta_jvm import java_causes, java_class_names
 from spark_jobs.runtime.spark.session import is_wrong_call, jvm_has_ended
-from spark_jobs.storage.object_store_kinds import CANONICAL_SCHEMES, access_denied, missing_bucket
+from spark_jobs.storage.object_store_errors import access_denied, missing_bucket
+from spark_jobs.storage.object_store_kinds import CANONICAL_SCHEMES
 from spark_jobs.storage.os_errors import is_full, without_room
 
 _CONDITION = re.compile(r"\[([A-Z_][A-Z0-9_]{3,}(?:\.[A-Z0-9_]+)*)\]")

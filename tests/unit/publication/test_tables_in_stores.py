@@ -19,7 +19,8 @@ from spark_jobs.publication.deleted_keys import add_checksums
 from spark_jobs.publication.delta_rs import OpenTable, check_publishable, data_files, open_table, rows_by_file
 from spark_jobs.publication.staged_files import missing_files
 from spark_jobs.publication.table_log import TableLog
-from spark_jobs.storage.object_store_kinds import settings_for, store_kind
+from spark_jobs.storage.object_store_kinds import store_kind
+from spark_jobs.storage.settings_by_bucket import settings_for
 from spark_jobs.storage.table_uris import table_files, table_uri
 from tests.support.azurite import azurite
 from tests.support.handwritten_table import table_with

@@ -9,8 +9,8 @@ from deltalake import write_deltalake
 from spark_jobs.protocol.errors import AccessDeniedError, InvalidParameterError, RejectedError
 from spark_jobs.publication.delta_rs import open_table
 from spark_jobs.storage.azure_settings import AzureCredentials, AzureSettings
-from spark_jobs.storage.object_store_kinds import settings_for
 from spark_jobs.storage.open import open_place
+from spark_jobs.storage.settings_by_bucket import settings_for
 from tests.support.azurite import azurite, shared_access_signature
 
 EMULATOR = {"AZURE_STORAGE_ENDPOINT": "http://127.0.0.1:10000/devstoreaccount1"}

@@ -23,12 +23,11 @@ from spark_jobs.protocol.errors import (
     Retry,
     StorageError,
 )
-from spark_jobs.storage import object_store_kinds
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.object_store import ObjectStoreFiles
-from spark_jobs.storage.object_store_kinds import use_settings
 from spark_jobs.storage.open import open_place
 from spark_jobs.storage.s3_settings import S3Settings
+from spark_jobs.storage.settings_by_bucket import use_settings
 from tests.support.memory_files import MemoryFiles
 from tests.support.object_store import BUCKET, Requests, object_store
 
@@ -277,11 +276,10 @@ def test_settings_that_cannot_be_used_are_refused_and_not_shown(
     assert "hidden" not in f"{refused.value}"
 
 
+@pytest.mark.usefixtures("no_connections")
 def test_the_refusal_of_settings_that_cannot_be_used_names_the_connection_that_has_them(
     store: _Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(object_store_kinds, "_settings_by_name", {})
-    monkeypatch.setattr(object_store_kinds, "_names_by_bucket", {})
     use_settings("lake", S3Settings.from_environment(os.environ), ["s3://bucket"])
     monkeypatch.setenv("AWS_CONDITIONAL_PUT", "disabled")
     with pytest.raises(InvalidParameterError, match="settings of the Airflow connection lake for object stores") as refused:
