@@ -35,7 +35,7 @@ from spark_jobs.protocol.errors import (
     StorageError,
 )
 from spark_jobs.storage.files import READ_MAX_BYTES, Digest, Digesting, Files, keeps_no_first, too_large
-from spark_jobs.storage.object_store_client import open_client, translated_store
+from spark_jobs.storage.object_store_client import open_client, translated_errors
 from spark_jobs.storage.os_errors import taken, translated
 from spark_jobs.storage.paths import UNFINISHED, parts_below
 
@@ -81,7 +81,7 @@ class ObjectStoreFiles:
         self._bucket, self._prefix = bucket, prefix
         self._has_directories = bucket.startswith("abfss:")
         self._retry_timeout = timedelta(seconds=retry_timeout_s)
-        self._store = open_client(bucket, self._retry_timeout)
+        self._client = open_client(bucket, self._retry_timeout)
         self._copied: set[str] = set()
         """The keys of copies that the store has answered, so that they are durable. :meth:`sync` need not check them."""
 
@@ -98,7 +98,7 @@ class ObjectStoreFiles:
 
     def create(self, path: str, data: bytes) -> None:
         key = self._key(path)
-        with translated_store(self._place(key), writes=True):
+        with translated_errors(self._place(key), writes=True):
             self._check_conditional_writes()
             try:
                 found = self._put_first(key, data, self._content)
@@ -121,22 +121,22 @@ class ObjectStoreFiles:
 
     def replace(self, path: str, data: bytes) -> None:
         key = self._key(path)
-        with translated_store(self._place(key), writes=True):
-            obstore.put(self._store, key, data, use_multipart=False)
+        with translated_errors(self._place(key), writes=True):
+            obstore.put(self._client, key, data, use_multipart=False)
 
     def read(self, path: str, max_bytes: int = READ_MAX_BYTES) -> bytes:
         key = self._key(path)
-        with translated_store(self._place(key)):
-            found = obstore.get(self._store, key)
+        with translated_errors(self._place(key)):
+            found = obstore.get(self._client, key)
             if found.meta["size"] > max_bytes:
                 raise too_large(self._place(key), max_bytes)
             return bytes(found.bytes())
 
     def chunks(self, path: str) -> Generator[bytes, None, None]:
         key = self._key(path)
-        with translated_store(self._place(key)):
+        with translated_errors(self._place(key)):
             try:
-                first = obstore.get(self._store, key, options={"range": (0, _PART_BYTES)})
+                first = obstore.get(self._client, key, options={"range": (0, _PART_BYTES)})
             except GenericError as error:
                 if _EMPTY in f"{error}":
                     return
@@ -146,7 +146,7 @@ class ObjectStoreFiles:
 
             def read(start: int) -> "Bytes":  # each part has its own time limit
                 end = min(start + _PART_BYTES, size_bytes)
-                return obstore.get(self._store, key, options={**same, "range": (start, end)}).bytes()
+                return obstore.get(self._client, key, options={**same, "range": (start, end)}).bytes()
 
             rest = run_ahead((partial(read, start) for start in range(_PART_BYTES, size_bytes, _PART_BYTES)), _PARTS_AT_ONCE)
             for each in chain((first.bytes(),), rest):
@@ -160,8 +160,8 @@ class ObjectStoreFiles:
 
     def size_bytes(self, path: str) -> int | None:
         key = self._key(path)
-        with suppress(NotFoundError), translated_store(self._place(key)):
-            return obstore.head(self._store, key)["size"]
+        with suppress(NotFoundError), translated_errors(self._place(key)):
+            return obstore.head(self._client, key)["size"]
         return None
 
     def link_or_copy(self, source: Path, path: str) -> None:
@@ -176,8 +176,8 @@ class ObjectStoreFiles:
 
     def names(self, directory: str) -> list[str]:
         key = self._key(directory) if directory else self._prefix or None
-        with translated_store(self._place(key or "")):
-            listed = obstore.list_with_delimiter(self._store, key)
+        with translated_errors(self._place(key or "")):
+            listed = obstore.list_with_delimiter(self._client, key)
         # Consoles create a folder as an empty object whose name ends in a slash. It is not a file in the folder.
         files = (path for found in listed["objects"] if (path := found["path"]) != (key or ""))
         paths = [*listed["common_prefixes"], *files]
@@ -185,8 +185,8 @@ class ObjectStoreFiles:
 
     def paths(self, directory: str = "") -> list[str]:
         key = self._key(directory) if directory else self._prefix or None
-        with translated_store(self._place(key or "")):
-            objects = [found for page in obstore.list(self._store, key) for found in page]
+        with translated_errors(self._place(key or "")):
+            objects = [found for page in obstore.list(self._client, key) for found in page]
             above = {found["path"].rpartition("/")[0] for found in objects}
             # Consoles and Hadoop create a directory as an empty object whose name ends in a slash. It is listed without the slash.
             keys = [each["path"] for each in objects if each["path"] in above or each["size"] or self._is_there(each["path"])]
@@ -196,7 +196,7 @@ class ObjectStoreFiles:
     def delete(self, path: str) -> None:
         key = self._key(path)
         self._copied = {copied for copied in self._copied if copied != key and not copied.startswith(f"{key}/")}
-        with translated_store(self._place(key)):
+        with translated_errors(self._place(key)):
             self._delete_tree(key)
 
     def sync(self, *paths: str) -> None:
@@ -206,8 +206,8 @@ class ObjectStoreFiles:
             if key in self._copied:
                 self._copied.discard(key)
                 continue
-            with translated_store(self._place(key)):
-                obstore.head(self._store, key)
+            with translated_errors(self._place(key)):
+                obstore.head(self._client, key)
 
     def remove_unfinished(self, *paths: str) -> None:
         pass
@@ -231,7 +231,7 @@ class ObjectStoreFiles:
     def _copy(self, chunks: Iterator[bytes], key: str) -> Digest:
         copied = Digesting(chunks)
         passing = iter(copied)
-        with translated_store(self._place(key), writes=True):
+        with translated_errors(self._place(key), writes=True):
             first = b"".join(islice(passing, _PART_BYTES // _CHUNK_BYTES))
             rest = next(passing, b"")
             if rest and self._is_there(key):
@@ -239,7 +239,7 @@ class ObjectStoreFiles:
             try:
                 if rest:  # if two processes write other bytes at the same time, the later one wins
                     parts = chain((first, rest), passing)
-                    obstore.put(self._store, key, parts, chunk_size=_PART_BYTES, max_concurrency=_PARTS_AT_ONCE)
+                    obstore.put(self._client, key, parts, chunk_size=_PART_BYTES, max_concurrency=_PARTS_AT_ONCE)
                 elif self._put_first(key, first, self._head) is not None:
                     raise taken(self._place(key))
             except BaseError as error:  # the store may close the connection if the object exists, or an answer was lost
@@ -257,7 +257,7 @@ class ObjectStoreFiles:
         """
         for pause_s in (*self._pauses_s, None):
             try:
-                obstore.put(self._store, key, data, mode="create", use_multipart=False)
+                obstore.put(self._client, key, data, mode="create", use_multipart=False)
             except ObjectExistsError as error:
                 if (found := look(key)) is not None:
                     return found
@@ -275,13 +275,13 @@ class ObjectStoreFiles:
 
     def _content(self, key: str) -> bytes | None:
         try:
-            return bytes(obstore.get(self._store, key).bytes())
+            return bytes(obstore.get(self._client, key).bytes())
         except FileNotFoundError:
             return None
 
     def _head(self, key: str) -> "ObjectMeta | None":
         try:
-            return obstore.head(self._store, key)
+            return obstore.head(self._client, key)
         except FileNotFoundError:
             return None
 
@@ -290,7 +290,7 @@ class ObjectStoreFiles:
             # Azure and Google refuse to delete what another process has deleted, and leave some of the others.
             with suppress(FileNotFoundError):
                 for keys in self._below(key):
-                    obstore.delete(self._store, keys)
+                    obstore.delete(self._client, keys)
                 break
         else:
             for each in chain.from_iterable(self._below(key)):
@@ -299,14 +299,14 @@ class ObjectStoreFiles:
 
     def _delete_object(self, key: str) -> None:
         with suppress(FileNotFoundError):
-            obstore.delete(self._store, [key])
+            obstore.delete(self._client, [key])
 
     def _below(self, key: str) -> Iterator[list[str]]:
         """Yields the keys of the objects below a key. Where there are directories, all in them are deleted first."""
         if not self._has_directories:
-            yield from ([each["path"] for each in found] for found in obstore.list(self._store, key))
+            yield from ([each["path"] for each in found] for found in obstore.list(self._client, key))
             return
-        listed = obstore.list_with_delimiter(self._store, key)
+        listed = obstore.list_with_delimiter(self._client, key)
         for directory in listed["common_prefixes"]:
             self._delete_tree(directory)
         if objects := listed["objects"]:
@@ -317,16 +317,16 @@ class ObjectStoreFiles:
 
     def _check_conditional_writes(self) -> None:
         """Refuses a store that accepts a second object under one name. Its own test objects are invisible, and it deletes them."""
-        if id(self._store) in _checked:
+        if id(self._client) in _checked:
             return
         probe = self._below_prefix(f".{uuid4().hex}.tmp")
         try:
-            obstore.put(self._store, probe, b"first", mode="create", use_multipart=False)
+            obstore.put(self._client, probe, b"first", mode="create", use_multipart=False)
             try:
-                obstore.put(self._store, probe, b"second", mode="create", use_multipart=False)
+                obstore.put(self._client, probe, b"second", mode="create", use_multipart=False)
             except ObjectExistsError:
-                _checked[id(self._store)] = self._store
+                _checked[id(self._client)] = self._client
         finally:
-            obstore.delete(self._store, [probe])
-        if id(self._store) not in _checked:
+            obstore.delete(self._client, [probe])
+        if id(self._client) not in _checked:
             raise keeps_no_first(self._url, "this process")

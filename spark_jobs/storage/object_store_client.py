@@ -109,7 +109,7 @@ def _s3_client(bucket: str, config: Any, settings: S3Settings, retries: Any) -> 
 
 
 @contextmanager
-def translated_store(place: str, *, writes: bool = False) -> Iterator[None]:
+def translated_errors(place: str, *, writes: bool = False) -> Iterator[None]:
     """Translates the store's errors into this product's errors.
 
     Args:
