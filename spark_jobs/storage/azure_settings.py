@@ -1,4 +1,4 @@
-"""The settings of Azure Data Lake Storage, in the words of each client: obstore, delta-rs, and ABFS for Spark.
+"""Azure Data Lake Storage: the settings in the words of each client, which are obstore, delta-rs, and ABFS for Spark.
 
 The account is in the URL. obstore and delta-rs read the credentials from the environment. So does Spark's client, through Hadoop, which
 replaces ``${env.NAME}`` in a setting by the value of a variable. So a setting has the variable's name, never its value.
@@ -6,21 +6,23 @@ replaces ``${env.NAME}`` in a setting by the value of a variable. So a setting h
 An environment may have several credentials. All clients use the same: the first in the order of delta-rs, which cannot be changed.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 from urllib.parse import urlsplit
 
-from spark_jobs.storage.object_store_settings import ObjectStoreSettings, check_endpoint
+from spark_jobs.storage.object_store_settings import HadoopClient, ObjectStoreSettings, check_endpoint
 
-ABFS_FILE_SYSTEM = "org.apache.hadoop.fs.azurebfs.SecureAzureBlobFileSystem"
-"""Hadoop's client of Azure Data Lake Storage."""
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
 _WITHOUT_TLS = {
     "spark.hadoop.fs.abfss.impl": "org.apache.hadoop.fs.azurebfs.AzureBlobFileSystem",
     "spark.hadoop.fs.AbstractFileSystem.abfss.impl": "org.apache.hadoop.fs.azurebfs.Abfs",
     "spark.hadoop.fs.azure.networking.library": "JDK_HTTP_URL_CONNECTION",  # the other one does not start without TLS
 }
-"""The same client for ``http``: one class for each of Hadoop's two interfaces. Delta writes checksum files with the second one."""
+"""Hadoop's client for ``http``: one class for each of Hadoop's two interfaces. Delta writes checksum files with the second one."""
 _ENDPOINT = "AZURE_STORAGE_ENDPOINT"
 _KEYS = ("AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_ACCESS_KEY", "AZURE_STORAGE_MASTER_KEY")
 _TOKENS = ("AZURE_STORAGE_SAS_TOKEN", "AZURE_STORAGE_SAS_KEY")
@@ -60,16 +62,31 @@ class AzureCredentials:
 
 @dataclass(frozen=True)
 class AzureSettings(ObjectStoreSettings):
-    """The address of a store, and its credentials."""
+    """Azure Data Lake Storage."""
 
+    NAME: ClassVar = "Azure Data Lake Storage"
+    CLOUD: ClassVar = "Azure"
     SCHEME: ClassVar = "abfss"
     SPELLINGS: ClassVar = ("abfss", "abfs")
-    CLOUD: ClassVar = "Azure"
+    FORM: ClassVar = "abfss://container@account.dfs.core.windows.net/directory"
+    EXAMPLE: ClassVar = "abfss://lake@account.dfs.core.windows.net/homes/flights"
     BUCKET: ClassVar = "container"
+    BUCKET_NAME: ClassVar = r"[a-z0-9$][a-z0-9-]*@[a-z0-9]+\.dfs\.core\.windows\.net"
+    IGNORES_CASE: ClassVar = True
+    HAS_DIRECTORIES: ClassVar = True
+    UNNAMEABLE: ClassVar = re.compile(r"[\\\x00-\x1f\x7f\ud800-\udfff]")  # Azure takes a backslash for a slash
+    ENDS_NAMES_WITH_DOTS: ClassVar = False
+    EXTRA: ClassVar = "azure"
+    HADOOP_CLIENT: ClassVar = HadoopClient(
+        "org.apache.hadoop.fs.azurebfs.SecureAzureBlobFileSystem", "org.apache.hadoop:hadoop-azure"
+    )
+    VARIABLE_PREFIX: ClassVar = "AZURE_"
     VARIABLES: ClassVar = (*_KEYS, *_TOKENS, *_PRINCIPAL, *_OTHERS, _ENDPOINT)
     SECRETS: ClassVar = (*_KEYS, *_TOKENS, _PRINCIPAL[1], "AZURE_STORAGE_TOKEN", "AZURE_STORAGE_CLIENT_SECRET")
     CREDENTIALS: ClassVar = f"{_KEYS[0]}, {_TOKENS[0]}, or {', '.join(_PRINCIPAL[:2])} and {_PRINCIPAL[2]}"
     ENDPOINT: ClassVar = _ENDPOINT
+    ROLE_PATHS: ClassVar = ("/metadata/identity/oauth2/token",)
+    MISSING_BUCKET: ClassVar = "ContainerNotFound"
 
     endpoint: str | None = None
     """The URL of an emulator, with the account as its path; None for Azure."""
@@ -98,6 +115,13 @@ class AzureSettings(ObjectStoreSettings):
         keys = _KEYS if self.credentials and not self.credentials.account_key else ()
         endpoints = () if self.endpoint else (_ENDPOINT, "AZURE_ENDPOINT")
         return [name for name in (*keys, *endpoints) if environment.get(name)]
+
+    def open_obstore(self, bucket: str, config: Any, retries: Any) -> "ObjectStore":
+        from obstore.store import AzureStore
+
+        container, _, host = bucket.partition("@")
+        config |= self.for_obstore() | {"account_name": host.partition(".")[0]}
+        return AzureStore(container, config=config, retry_config=retries)
 
     def for_obstore(self) -> dict[str, str]:
         """Returns the configuration of obstore's client; what is not in it, obstore reads from the environment.

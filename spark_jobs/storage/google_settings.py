@@ -1,4 +1,4 @@
-"""The settings of Google Cloud Storage, in the words of each client: obstore, delta-rs, and Google's connector for Spark.
+"""Google Cloud Storage: the settings in the words of each client, which are obstore, delta-rs, and Google's connector for Spark.
 
 Each client finds the credentials itself: in the file that ``GOOGLE_APPLICATION_CREDENTIALS`` names, or by the service account of the host.
 """
@@ -6,11 +6,14 @@ Each client finds the credentials itself: in the file that ``GOOGLE_APPLICATION_
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from spark_jobs.storage.object_store_settings import ObjectStoreSettings, check_endpoint
+from spark_jobs.storage.object_store_settings import HadoopClient, ObjectStoreSettings, check_endpoint
 
-GOOGLE_FILE_SYSTEM = "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFileSystem"
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+_CONNECTOR = "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFileSystem"
 """The class of Google's connector for Hadoop."""
 _FILE = "GOOGLE_APPLICATION_CREDENTIALS"
 _OTHERS = ("GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_PATH", "GOOGLE_SERVICE_ACCOUNT_KEY")
@@ -23,16 +26,31 @@ _AUTHENTICATION = f"{_HADOOP}auth.type"
 
 @dataclass(frozen=True)
 class GoogleSettings(ObjectStoreSettings):
-    """The address of a store, and the place of its credentials."""
+    """Google Cloud Storage."""
 
+    NAME: ClassVar = "Google Cloud Storage"
+    CLOUD: ClassVar = "Google Cloud Storage"
     SCHEME: ClassVar = "gs"
     SPELLINGS: ClassVar = ("gs",)
-    CLOUD: ClassVar = "Google Cloud Storage"
+    FORM: ClassVar = "gs://bucket/prefix"
+    EXAMPLE: ClassVar = "gs://lake/homes/flights"
     BUCKET: ClassVar = "bucket"
+    BUCKET_NAME: ClassVar = r"[a-z0-9][a-z0-9._-]*[a-z0-9]"
+    EXTRA: ClassVar = "gcs"
+    HADOOP_CLIENT: ClassVar = HadoopClient(
+        _CONNECTOR,
+        "org.apache.hadoop:hadoop-gcp",
+        (3, 5),
+        f"Give Spark Google's connector, and set spark.hadoop.fs.gs.impl={_CONNECTOR}. Hadoop has a client of its own from 3.5 on, which "
+        "is the Hadoop of Spark 4.2.",
+    )
+    VARIABLE_PREFIX: ClassVar = "GOOGLE_"
     VARIABLES: ClassVar = (_FILE, *_OTHERS, _ENDPOINT)
     SECRETS: ClassVar = ("GOOGLE_SERVICE_ACCOUNT_KEY",)
     CREDENTIALS: ClassVar = _FILE
     ENDPOINT: ClassVar = _ENDPOINT
+    ROLE_PATHS: ClassVar = ("/computeMetadata/v1",)
+    MISSING_BUCKET: ClassVar = "NoSuchBucket"
 
     endpoint: str | None = None
     """The URL of an emulator; None for Google's cloud."""
@@ -50,6 +68,11 @@ class GoogleSettings(ObjectStoreSettings):
 
     def environment(self) -> dict[str, str]:
         return {name: value for name, value in ((_FILE, self.credentials_file), (_ENDPOINT, self.endpoint)) if value}
+
+    def open_obstore(self, bucket: str, config: Any, retries: Any) -> "ObjectStore":
+        from obstore.store import GCSStore
+
+        return GCSStore(bucket, config=config | self.for_obstore(), retry_config=retries)
 
     def for_obstore(self) -> dict[str, str]:
         """Returns the configuration of obstore's client."""

@@ -9,7 +9,6 @@ A store has no directories: a directory exists while there is an object below it
 and an account with a hierarchical namespace keeps one until it is deleted.
 """
 
-import re
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -36,6 +35,7 @@ from spark_jobs.protocol.errors import (
 )
 from spark_jobs.storage.files import READ_MAX_BYTES, Digest, Digesting, Files, keeps_no_first, too_large
 from spark_jobs.storage.object_store_client import open_client, translated_errors
+from spark_jobs.storage.object_store_kinds import store_kind
 from spark_jobs.storage.os_errors import taken, translated
 from spark_jobs.storage.paths import UNFINISHED, parts_below
 
@@ -50,9 +50,6 @@ _PARTS_AT_ONCE = 2
 _PAUSES_S = (0.1, 0.4, 1.6)
 _EMPTY = "InvalidRange"
 """The code of the error for a range of an empty object."""
-_UNNAMEABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
-_UNNAMEABLE_IN_AZURE = re.compile(r"[\\\x00-\x1f\x7f\ud800-\udfff]")
-"""Azure takes a backslash for a slash."""
 _checked: "WeakValueDictionary[int, ObjectStore]" = WeakValueDictionary()
 """The clients, by their ``id``, of stores that have refused a second object under one name."""
 T = TypeVar("T")
@@ -79,7 +76,7 @@ class ObjectStoreFiles:
         self._pauses_s = pauses_s
         self._url = f"{bucket}/{prefix}".rstrip("/")
         self._bucket, self._prefix = bucket, prefix
-        self._has_directories = bucket.startswith("abfss:")
+        self._kind = store_kind(bucket)
         self._retry_timeout = timedelta(seconds=retry_timeout_s)
         self._client = open_client(bucket, self._retry_timeout)
         self._copied: set[str] = set()
@@ -217,7 +214,7 @@ class ObjectStoreFiles:
 
     def _key(self, path: str) -> str:
         """Returns the key of the object with the prefix."""
-        if found := (_UNNAMEABLE_IN_AZURE if self._has_directories else _UNNAMEABLE).search(path):
+        if found := self._kind.UNNAMEABLE.search(path):
             raise InvalidParameterError(
                 f"{path!r} cannot be the name of an object: it has the character {found[0]!r}.",
                 remedy="Keep it in a directory.",
@@ -303,7 +300,7 @@ class ObjectStoreFiles:
 
     def _below(self, key: str) -> Iterator[list[str]]:
         """Yields the keys of the objects below a key. Where there are directories, all in them are deleted first."""
-        if not self._has_directories:
+        if not self._kind.HAS_DIRECTORIES:
             yield from ([each["path"] for each in found] for found in obstore.list(self._client, key))
             return
         listed = obstore.list_with_delimiter(self._client, key)

@@ -6,24 +6,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
-from obstore.store import AzureStore, GCSStore, S3Store
 
 from spark_jobs.protocol.errors import (
     InvalidParameterError,
     NotFoundError,
     StorageError,
 )
-from spark_jobs.storage.azure_settings import AzureSettings
 from spark_jobs.storage.forks import OneProcess
-from spark_jobs.storage.google_settings import GoogleSettings
 from spark_jobs.storage.object_store_errors import access_denied, missing_bucket
 from spark_jobs.storage.object_store_kinds import store_kind
 from spark_jobs.storage.object_store_settings import ObjectStoreSettings
-from spark_jobs.storage.s3_settings import S3Settings
 from spark_jobs.storage.settings_by_bucket import connection_of, settings_for
 
 if TYPE_CHECKING:
@@ -31,20 +27,14 @@ if TYPE_CHECKING:
 
 _CALL_TIMEOUT = timedelta(minutes=2)
 """Time limit of one call with all its data, which is one part at most. Up to 32 calls share a network, which may be slow."""
-_PREFIXES = ("AWS_", "AZURE_", "GOOGLE_", "STORAGE_EMULATOR_HOST")
-"""The names of the variables that a client reads begin with these."""
 _TRIES = 1000
 """More tries than the time allows: the retry timeout ends them."""
 _ONE_PROCESS = OneProcess("An object store")
 """The threads of the client do not survive a fork."""
 _PANIC = "PanicException"
 """The exception of bugs in the client. It is no ``Exception``, and its class cannot be imported."""
-_ROLE_PATHS = ("/latest/api/token", "/latest/meta-data/iam", "/metadata/identity/oauth2/token", "/computeMetadata/v1")
-"""The paths under which a host provides its role. They are only asked without credentials in the environment."""
 _DENIED = re.compile(r"401 Unauthorized|403 Forbidden|\(code: (?:403|AccessDenied)\)")
 """Matches the refusal of a list or of a delete, for which the client has no exception of its own."""
-_WITHOUT_BUCKET = re.compile(r"\b(?:NoSuchBucket|ContainerNotFound)\b")
-"""Matches the answer of a store that has no such bucket or container."""
 _CODE = re.compile(r"<Code>(\w{1,100})</Code>")
 
 
@@ -63,49 +53,28 @@ def open_client(bucket: str, retry_timeout: timedelta) -> "ObjectStore":
             not known which of several stores has it.
     """
     settings = settings_for(bucket)  # invalid settings are refused here, before the client interprets them
-    said = tuple(sorted((name, value) for name, value in os.environ.items() if name.startswith(_PREFIXES)))
-    return _client(bucket, retry_timeout, settings, said)
+    variables = tuple(
+        sorted(
+            (name, value)
+            for name, value in os.environ.items()
+            if name.startswith(settings.VARIABLE_PREFIX) or name in settings.VARIABLES
+        )
+    )
+    return _client(bucket, retry_timeout, settings, variables)
 
 
 @lru_cache(maxsize=16)
 def _client(
-    bucket: str, retry_timeout: timedelta, settings: ObjectStoreSettings, said: tuple[tuple[str, str], ...]
+    bucket: str, retry_timeout: timedelta, settings: ObjectStoreSettings, variables: tuple[tuple[str, str], ...]
 ) -> "ObjectStore":
     # Among client_options these would replace all settings of the client from the environment.
-    timeout = os.environ.get(f"{_family(settings)}TIMEOUT", _CALL_TIMEOUT)
-    config: Any = {"timeout": timeout, "allow_http": True}  # where the endpoint says so
-    retries: Any = {"retry_timeout": retry_timeout, "max_retries": _TRIES}
+    timeout = os.environ.get(f"{settings.VARIABLE_PREFIX}TIMEOUT", _CALL_TIMEOUT)
+    config = {"timeout": timeout, "allow_http": True}  # where the endpoint says so
+    retries = {"retry_timeout": retry_timeout, "max_retries": _TRIES}
     try:
-        if isinstance(settings, AzureSettings):
-            container, _, host = urlsplit(bucket).netloc.partition("@")
-            config |= settings.for_obstore() | {"account_name": host.partition(".")[0]}
-            return AzureStore(container, config=config, retry_config=retries)
-        if isinstance(settings, GoogleSettings):
-            return GCSStore(urlsplit(bucket).netloc, config=config | settings.for_obstore(), retry_config=retries)
-        assert isinstance(settings, S3Settings)
-        return _s3_client(urlsplit(bucket).netloc, config, settings, retries)
+        return settings.open_obstore(urlsplit(bucket).netloc, config, retries)
     except (BaseError, ValueError) as error:
         raise _unusable(bucket, _reason(error)) from error
-
-
-def _s3_client(bucket: str, config: Any, settings: S3Settings, retries: Any) -> S3Store:
-    known = settings.credentials
-
-    def credentials() -> Any:
-        assert known is not None
-        return {
-            "access_key_id": known.access_key_id,
-            "secret_access_key": known.secret_access_key,
-            "token": known.session_token,
-            "expires_at": None,
-        }
-
-    return S3Store(
-        bucket,
-        config=config | settings.for_obstore(),
-        credential_provider=credentials if known else None,  # its keys alone: never a token of the environment
-        retry_config=retries,
-    )
 
 
 @contextmanager
@@ -126,7 +95,7 @@ def translated_errors(place: str, *, writes: bool = False) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        if writes and _WITHOUT_BUCKET.search(f"{error}"):
+        if writes and kind.MISSING_BUCKET in f"{error}":
             raise missing_bucket(place) from None
         if writes:
             raise StorageError(
@@ -149,13 +118,13 @@ def translated_errors(place: str, *, writes: bool = False) -> Iterator[None]:
             raise
         if _DENIED.search(f"{error}"):
             raise access_denied(place, _reason(error)) from None
-        if _WITHOUT_BUCKET.search(f"{error}"):
+        if kind.MISSING_BUCKET in f"{error}":
             raise missing_bucket(place) from None
         raise StorageError(
             f"{place}: {_reason(error)}",
             safe="No object is partly written, and the call may be repeated.",
             remedy=_without_credentials(place)
-            if any(path in f"{error}" for path in _ROLE_PATHS)
+            if any(path in f"{error}" for path in kind.ROLE_PATHS)
             else f"Repeat; if the error persists, check the {kind.BUCKET}, the endpoint ({connection_of(place) or kind.ENDPOINT}) and the "
             "network.",
             path=place,
@@ -176,18 +145,13 @@ def _without_credentials(place: str) -> str:
 
 
 def _unusable(place: str, reason: str) -> InvalidParameterError:
-    connection, variables = connection_of(place), f"the variables {_family(store_kind(place))}… of this process"
+    connection, variables = connection_of(place), f"the variables {store_kind(place).VARIABLE_PREFIX}… of this process"
     return InvalidParameterError(
         f"The settings of {connection or 'the environment'} for object stores cannot be used: {reason}",
         remedy=f"Correct {connection}, or {variables}, which the client of the store reads, too."
         if connection
         else f"Correct {variables}.",
     )
-
-
-def _family(kind: ObjectStoreSettings | type[ObjectStoreSettings]) -> str:
-    """Returns the beginning of the names of a store's variables."""
-    return f"{kind.VARIABLES[0].partition('_')[0]}_"
 
 
 def _reason(error: BaseException) -> str:

@@ -11,22 +11,23 @@ from spark_jobs.storage.google_settings import GoogleSettings
 from spark_jobs.storage.object_store_settings import ObjectStoreSettings
 from spark_jobs.storage.s3_settings import S3Settings
 
-_KINDS: Mapping[str, type[ObjectStoreSettings]] = {kind.SCHEME: kind for kind in (S3Settings, AzureSettings, GoogleSettings)}
-
-CANONICAL_SCHEMES: Mapping[str, str] = {spelling: kind.SCHEME for kind in _KINDS.values() for spelling in kind.SPELLINGS}
+KINDS: tuple[type[ObjectStoreSettings], ...] = (S3Settings, AzureSettings, GoogleSettings)
+KIND_BY_SPELLING: Mapping[str, type[ObjectStoreSettings]] = {spelling: kind for kind in KINDS for spelling in kind.SPELLINGS}
+"""The kind of an object store, by each scheme that users may write for a place in it."""
+CANONICAL_SCHEMES: Mapping[str, str] = {spelling: kind.SCHEME for spelling, kind in KIND_BY_SPELLING.items()}
 """The scheme in documents, by each scheme that users may write for a place in an object store."""
-SECRET_VARIABLES = frozenset(name for kind in _KINDS.values() for name in kind.SECRETS)
+SECRET_VARIABLES = frozenset(name for kind in KINDS for name in kind.SECRETS)
 """The environment variables with the secrets of stores."""
 
 
 def is_in_object_store(url: str) -> bool:
     """Returns True for a URL of an object store, in the spelling of documents."""
-    return urlsplit(url).scheme in _KINDS
+    return urlsplit(url).scheme in CANONICAL_SCHEMES.values()
 
 
 def store_kind(url: str) -> type[ObjectStoreSettings]:
-    """Returns the class of the settings for a URL of an object store."""
-    return _KINDS[urlsplit(url).scheme]
+    """Returns the kind of the object store that a URL names."""
+    return KIND_BY_SPELLING[urlsplit(url).scheme]
 
 
 def bucket_of(url: str) -> str:
@@ -42,6 +43,4 @@ def spark_client_settings(environment: Mapping[str, str], given: Mapping[str, st
         InvalidParameterError: An endpoint is not a URL, or contains a user.
         RejectedError: The user's settings name another store than the environment.
     """
-    return {
-        name: value for kind in _KINDS.values() for name, value in kind.from_environment(environment).for_spark(given).items()
-    }
+    return {name: value for kind in KINDS for name, value in kind.from_environment(environment).for_spark(given).items()}

@@ -9,34 +9,17 @@ from uuid import uuid4
 from spark_jobs.protocol.errors import AccessDeniedError, AlreadyExistsError, InvalidParameterError, missing_package
 from spark_jobs.storage.files import Files, keeps_no_first
 from spark_jobs.storage.local import LocalFiles
+from spark_jobs.storage.object_store_kinds import KIND_BY_SPELLING, KINDS
+from spark_jobs.storage.object_store_settings import ObjectStoreSettings
 from spark_jobs.storage.paths import check_root
+from spark_jobs.storage.s3_settings import S3Settings
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
-_BUCKET = r"[a-z0-9][a-z0-9.-]*[a-z0-9]"
-_GOOGLE_BUCKET = r"[a-z0-9][a-z0-9._-]*[a-z0-9]"
-_CONTAINER = r"[a-z0-9$][a-z0-9-]*@[a-z0-9]+\.dfs\.core\.windows\.net"
-_OBJECT_URL = re.compile(
-    rf"(?:s3a?://(?P<bucket>{_BUCKET})|gs://(?P<google>{_GOOGLE_BUCKET})|abfss?://(?P<container>{_CONTAINER}))"
-    r"(?:/(?P<prefix>[^/?]+(?:/[^/?]+)*))?/?",
-    re.IGNORECASE,
-)
-_IN_S3 = "A place in S3 has the form s3://bucket/prefix."
-_IN_AZURE = "A place in Azure Data Lake Storage has the form abfss://container@account.dfs.core.windows.net/directory."
-_IN_GOOGLE = "A place in Google Cloud Storage has the form gs://bucket/prefix."
-_OBJECT_STORES = {"s3": _IN_S3, "s3a": _IN_S3, "abfss": _IN_AZURE, "abfs": _IN_AZURE, "gs": _IN_GOOGLE}
-"""The form of a URL by its scheme."""
+_PREFIX = r"(?:/(?P<prefix>[^/?]+(?:/[^/?]+)*))?/?"
+"""Matches the prefix in the URL of a place in an object store."""
 _GIVE = "Give a place such as {}."
 _GIVE_A_DIRECTORY = "Give a path such as /data/pipelines/flights, or file:///data/pipelines/flights."
-_IN_A_CONTAINER = "abfss://lake@account.dfs.core.windows.net/homes/flights"
-_EXAMPLES = {
-    "s3": "s3://lake/homes/flights",
-    "s3a": "s3://lake/homes/flights",
-    "abfss": _IN_A_CONTAINER,
-    "abfs": _IN_A_CONTAINER,
-    "gs": "gs://lake/homes/flights",
-    "hdfs": "hdfs://namenode:8020/homes/flights",
-}
-"""A place in each kind of store, by the scheme of its URL."""
+_IN_HDFS = "hdfs://namenode:8020/homes/flights"
 _HDFS_URL = re.compile(r"hdfs://(?P<authority>[^/@?#]*)(?P<root>/.*?)/*", re.IGNORECASE | re.DOTALL)
 _CREDENTIALS = re.compile(r"//.*@", re.DOTALL)
 """Matches the credentials in a URL. A secret key may contain slashes."""
@@ -86,51 +69,48 @@ def open_place(url: str) -> Files:
     """
     found = _SCHEME.match(url)
     scheme = "" if found is None else found[1].lower()
-    if scheme in _OBJECT_STORES:
-        return _open_object_store(url, scheme)
+    if kind := KIND_BY_SPELLING.get(scheme):
+        return _open_object_store(url, kind)
     return _open_hdfs(url) if scheme == "hdfs" else open_files(url)
 
 
 def _refused_scheme(url: str, scheme: str) -> InvalidParameterError:
-    if scheme.lower() in _EXAMPLES:
+    if scheme.lower() in (*KIND_BY_SPELLING, "hdfs"):
         reason = f"{scheme}: is not supported here. This place has to be a directory of a local or a shared POSIX file system."
         return _refused(url, reason, _GIVE_A_DIRECTORY)
     return _refused(
         url,
         f"{scheme}: is not supported. Tables, homes and savepoints are in directories of a local or a shared POSIX file system, "
-        "or in stores: s3:, abfss:, gs: and hdfs:.",
-        f"{_GIVE_A_DIRECTORY} Or give a place in a store, such as {_EXAMPLES['s3']}.",
+        f"or in stores: {', '.join(f'{kind.SCHEME}:' for kind in KINDS)} and hdfs:.",
+        f"{_GIVE_A_DIRECTORY} Or give a place in a store, such as {S3Settings.EXAMPLE}.",
     )
 
 
-def _open_object_store(url: str, scheme: str) -> Files:
-    place = _OBJECT_URL.fullmatch(url)
+def _open_object_store(url: str, kind: type[ObjectStoreSettings]) -> Files:
+    place = re.fullmatch(rf"[^:]+://(?P<bucket>{kind.BUCKET_NAME}){_PREFIX}", url, re.IGNORECASE)
     prefix = "" if place is None else place["prefix"] or ""
     if place is None or {".", ".."} & set(prefix.split("/")):
-        raise _refused(url, _OBJECT_STORES[scheme], _GIVE.format(_EXAMPLES[scheme]))
+        raise _refused(url, f"A place in {kind.NAME} has the form {kind.FORM}.", _GIVE.format(kind.EXAMPLE))
     check_root(prefix)
-    if place["container"] and any(name.endswith(".") for name in prefix.split("/")):
+    if not kind.ENDS_NAMES_WITH_DOTS and any(name.endswith(".") for name in prefix.split("/")):
         raise _refused(
-            url, "In Azure no name of a directory ends with a dot.", "Give each directory a name without a dot at its end."
+            url,
+            f"In {kind.CLOUD} no name of a directory ends with a dot.",
+            "Give each directory a name without a dot at its end.",
         )
-    if place["bucket"]:
-        root, extra = f"s3://{place['bucket']}", "s3"
-    elif place["google"]:
-        root, extra = f"gs://{place['google']}", "gcs"
-    else:
-        root, extra = f"abfss://{place['container'].lower()}", "azure"
+    bucket = place["bucket"].lower() if kind.IGNORES_CASE else place["bucket"]
     try:
         from spark_jobs.storage.object_store import ObjectStoreFiles
     except ImportError as error:
-        raise missing_package(url, "obstore", extra) from error
-    return ObjectStoreFiles(root, prefix)
+        raise missing_package(url, "obstore", kind.EXTRA) from error
+    return ObjectStoreFiles(f"{kind.SCHEME}://{bucket}", prefix)
 
 
 def _open_hdfs(url: str) -> Files:
     place = _HDFS_URL.fullmatch(url)
     if place is None:
         form = "A place in HDFS has the form hdfs://name-node:port/directory."
-        raise _refused(url, form, _GIVE.format(_EXAMPLES["hdfs"]))
+        raise _refused(url, form, _GIVE.format(_IN_HDFS))
     try:
         from spark_jobs.storage.hdfs import HdfsFiles
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""The settings of S3, and of stores that speak its protocol, in the words of each client: obstore, delta-rs, and S3A for Spark.
+"""S3, and stores that speak its protocol: the settings in the words of each client, which are obstore, delta-rs, and S3A for Spark.
 
 Each client reads the credentials itself, from the same variables (``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``,
 ``AWS_SESSION_TOKEN``) or from the role of the host. Endpoint and region have different names in each client.
@@ -6,12 +6,13 @@ Each client reads the credentials itself, from the same variables (``AWS_ACCESS_
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from spark_jobs.storage.object_store_settings import ObjectStoreSettings, check_endpoint
+from spark_jobs.storage.object_store_settings import HadoopClient, ObjectStoreSettings, check_endpoint
 
-S3_FILE_SYSTEM = "org.apache.hadoop.fs.s3a.S3AFileSystem"
-"""Hadoop's client of S3, under both of its schemes."""
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 """The variables for the endpoint. The first one that is set counts."""
 _REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
@@ -31,15 +32,29 @@ class S3Credentials:
 
 @dataclass(frozen=True)
 class S3Settings(ObjectStoreSettings):
-    """The address of a store, and its credentials."""
+    """S3 or a store that speaks its protocol."""
 
+    NAME: ClassVar = "S3"
+    CLOUD: ClassVar = "AWS"
     SCHEME: ClassVar = "s3"
     SPELLINGS: ClassVar = ("s3", "s3a")
-    CLOUD: ClassVar = "AWS"
+    FORM: ClassVar = "s3://bucket/prefix"
+    EXAMPLE: ClassVar = "s3://lake/homes/flights"
     BUCKET: ClassVar = "bucket"
+    BUCKET_NAME: ClassVar = r"[a-z0-9][a-z0-9.-]*[a-z0-9]"
+    EXTRA: ClassVar = "s3"
+    HADOOP_CLIENT: ClassVar = HadoopClient(
+        "org.apache.hadoop.fs.s3a.S3AFileSystem",
+        "org.apache.hadoop:hadoop-aws",
+        (3, 4, 2),
+        "Use Spark 4.1 or newer: before Hadoop 3.4.2 the client of S3 cannot create a file conditionally.",
+    )
+    VARIABLE_PREFIX: ClassVar = "AWS_"
     SECRETS: ClassVar = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
     CREDENTIALS: ClassVar = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
     ENDPOINT: ClassVar = "AWS_ENDPOINT_URL"
+    ROLE_PATHS: ClassVar = ("/latest/api/token", "/latest/meta-data/iam")
+    MISSING_BUCKET: ClassVar = "NoSuchBucket"
     VARIABLES: ClassVar = (
         "AWS_ACCESS_KEY_ID",
         "AWS_SECRET_ACCESS_KEY",
@@ -83,6 +98,23 @@ class S3Settings(ObjectStoreSettings):
             found["AWS_SECRET_ACCESS_KEY"] = self.credentials.secret_access_key
             found["AWS_SESSION_TOKEN"] = self.credentials.session_token
         return {name: value for name, value in found.items() if value}
+
+    def open_obstore(self, bucket: str, config: Any, retries: Any) -> "ObjectStore":
+        from obstore.store import S3Store
+
+        found = self.credentials
+        keys: Any = found and {
+            "access_key_id": found.access_key_id,
+            "secret_access_key": found.secret_access_key,
+            "token": found.session_token,
+            "expires_at": None,
+        }
+        return S3Store(
+            bucket,
+            config=config | self.for_obstore(),
+            credential_provider=(lambda: keys) if keys else None,  # its keys alone: never a token of the environment
+            retry_config=retries,
+        )
 
     def for_obstore(self) -> dict[str, str]:
         """Returns the configuration of obstore's client; what is not in it, obstore reads from the environment."""

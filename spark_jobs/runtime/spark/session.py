@@ -34,7 +34,7 @@ from spark_jobs.runtime.spark.masked_log import mask_log
 from spark_jobs.runtime.spark.spark_facts import SPARK_MINOR, check_own_spark, checkpoint_class
 from spark_jobs.runtime.spark.starting import ended_unless_started
 from spark_jobs.storage.object_store_kinds import spark_client_settings
-from spark_jobs.storage.s3_settings import S3_FILE_SYSTEM
+from spark_jobs.storage.s3_settings import S3Settings
 
 JAVA_MIN = 17
 REQUIRED_SETTINGS: Mapping[str, str] = {
@@ -252,7 +252,7 @@ def submitted_session(app_name: str, conf: Mapping[str, str], warehouse: str) ->
 def with_s3(session: SparkSession) -> SparkSession:
     """Gives ``s3:`` the file system of ``s3a:`` unless the session has another one for it. Both schemes name the same place."""
     java_context: Any = session.sparkContext._jsc
-    java_context.hadoopConfiguration().setIfUnset("fs.s3.impl", S3_FILE_SYSTEM)
+    java_context.hadoopConfiguration().setIfUnset("fs.s3.impl", S3Settings.HADOOP_CLIENT.file_system)
     return session
 
 
