@@ -1,6 +1,7 @@
-"""The stores of connections: an Airflow connection of type ``aws``, ``wasb``, ``adls`` or ``google_cloud_platform`` as settings.
+"""Airflow connections of object stores: reads one of type ``aws``, ``wasb``, ``adls`` or ``google_cloud_platform`` as settings.
 
-Its fields are those that Airflow's providers for Amazon, Microsoft Azure and Google define. Those providers are not needed.
+A ``stream_pipeline`` connection names such a connection with ``store_conn_id``. Its fields are those that Airflow's providers for Amazon,
+Microsoft Azure and Google define. Those providers are not needed.
 """
 
 import json
@@ -32,7 +33,7 @@ _KNOWN_OF_GOOGLE = frozenset({"key_path", "project"})
 
 
 def use_store_connection(settings: Settings, get_connection: Callable[[str], Any] = BaseHook.get_connection) -> None:
-    """Gives this process the store that a ``stream_pipeline`` connection names, for the buckets and containers of its roots.
+    """Gives this process the settings of the store that a ``stream_pipeline`` connection names, for the buckets of its roots.
 
     Raises:
         MissingRequirementError: The connection that it names is not there.
@@ -64,7 +65,10 @@ async def use_store_connection_in_triggerer(conn_id: str) -> Settings:
 def read_store_connection(
     store_conn_id: str | None, get_connection: Callable[[str], Any] = BaseHook.get_connection
 ) -> ObjectStoreSettings | None:
-    """Reads the connection of a store, and has Airflow mask its secrets; None without one. Errors as of :func:`use_store_connection`."""
+    """Returns the settings in the connection of a store, and has Airflow mask its secrets. Returns None without a connection.
+
+    The errors are those of :func:`use_store_connection`.
+    """
     if store_conn_id is None:
         return None
     try:
