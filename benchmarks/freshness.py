@@ -20,7 +20,7 @@ from benchmarks.live import Live, remove
 from benchmarks.site import Site
 from benchmarks.upsert import newest_of
 from spark_jobs import CheckpointSettings, DeltaSink, Pipeline
-from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.storage.open import open_files
 
 FRESHNESS = Kind("freshness", "seconds from a row's file to its public table", Better.LESS, "a pipeline", "two bare queries")

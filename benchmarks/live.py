@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from benchmarks.site import Site
 from spark_jobs import Pipeline
-from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.checkpoint_requests import CheckpointRequests, request_id
 from spark_jobs.control.home import open_home

@@ -10,7 +10,7 @@ from urllib.parse import quote, unquote
 
 from benchmarks.figures import Better, Figure, Kind, Tell, measured_in_turn
 from benchmarks.site import Site, chain
-from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.protocol.documents import Manifest, Publish, Publisher
 from spark_jobs.protocol.ids import AppId, CheckpointId, SinkName
 from spark_jobs.publication.delta_jvm import DeltaJvm

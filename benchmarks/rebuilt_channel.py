@@ -7,7 +7,7 @@ from pathlib import Path
 from benchmarks.figures import Better, Figure, Kind, Tell, in_turn
 from benchmarks.live import remove
 from benchmarks.site import Site
-from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.protocol.ids import BatchId, CheckpointId, StageName
 from spark_jobs.protocol.stage_cut import ChannelCut
 from spark_jobs.runtime.spark.spark_log import SparkLog

@@ -17,7 +17,7 @@ from benchmarks.figures import Better, Figure, Kind, Tell
 from benchmarks.site import Site, chain
 from benchmarks.triggerer import Triggerer, waiting
 from spark_jobs.background import run_all
-from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.home import open_home

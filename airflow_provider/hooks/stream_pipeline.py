@@ -21,7 +21,7 @@ from airflow_provider.settings import CONN_TYPE, Settings, read_settings
 from airflow_provider.store_connections import read_store_connection, use_store_connection
 from airflow_provider.version_compat import AirflowException, AirflowNotFoundException
 from spark_jobs.background import run_with_deadline
-from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.liveness import driver_at_work
 from spark_jobs.control.refused_starts import forget_refused_start

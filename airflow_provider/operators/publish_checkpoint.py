@@ -18,7 +18,7 @@ from airflow_provider.spark_conf import checked_conf, with_parent_run
 from airflow_provider.tasks.time_limits import time_limits
 from airflow_provider.triggers.home import failure_of
 from airflow_provider.version_compat import container_of_one_task
-from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.control.liveness import publisher_at_work
 from spark_jobs.protocol.errors import InterruptedRunError, InvalidParameterError, StreamPipelineError
 from spark_jobs.protocol.ids import CheckpointId, RequestId, published_by

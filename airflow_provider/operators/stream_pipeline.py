@@ -27,7 +27,7 @@ from airflow_provider.waits.clocks import monotonic_at
 from airflow_provider.waits.first_looks import Next, first_look, first_step, in_use, not_ending
 from airflow_provider.waits.goals import Goal, WaitFor
 from airflow_provider.waits.runs import Waited, WorkerWait, checked, start_limit
-from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.losses import LossLedger
 from spark_jobs.control.pipeline_metrics import read_budgets_left

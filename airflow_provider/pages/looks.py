@@ -16,7 +16,7 @@ from airflow_provider.drivers.driver_log import LogFile, driver_log, driver_outp
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.pages.read_only import read_only
 from airflow_provider.tasks.identity import dag_of, run_id_of
-from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.control.channel import Channel
 from spark_jobs.protocol.documents import Manifest, SinkResult, StartResponse
 from spark_jobs.protocol.errors import (

@@ -16,8 +16,8 @@ from airflow_provider.pages.read_only import read_only
 from airflow_provider.settings import CONN_TYPE
 from airflow_provider.tasks.identity import dag_of
 from spark_jobs.background import run_all
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.checkpoint.savepoint_list import ListedSavepoint, list_savepoints
-from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.losses import LedgerEntry, LossLedger

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from airflow_provider.facts import checkpoint_facts
-from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.control.channel import Channel
 from spark_jobs.protocol.documents import Manifest, StartResponse
 from spark_jobs.protocol.errors import CorruptDocumentError, DeadlineExceededError, NotFoundError

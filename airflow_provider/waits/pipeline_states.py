@@ -4,7 +4,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.control.pipeline_look import look_at_pipeline
 from spark_jobs.protocol.documents import RunState
 from spark_jobs.protocol.errors import DeadlineExceededError

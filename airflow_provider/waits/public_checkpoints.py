@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, replace
 
 from airflow_provider.waits.checkpoints import Listing
-from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.control.losses import LossLedger
 from spark_jobs.protocol.documents import Manifest
 from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError

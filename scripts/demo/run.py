@@ -13,7 +13,7 @@ from scripts.demo.preflight import Stopped
 from scripts.demo.processes import AirflowProcess, environment_of
 from scripts.demo.report import breakdown, print_next_steps, print_result, verify
 from scripts.demo.screen import Screen
-from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.status import read_status
 from spark_jobs.protocol.documents import Manifest, StartResponse

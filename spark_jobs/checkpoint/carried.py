@@ -9,7 +9,7 @@ The files of actions stay in their place. They are deleted when no manifest name
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.protocol.documents import CarriedActions, Manifest, SinkCut
 from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError
 from spark_jobs.protocol.ids import BatchId, CheckpointId, SinkName

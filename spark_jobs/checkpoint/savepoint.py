@@ -22,9 +22,9 @@ from itertools import chain
 from typing import Any
 
 from spark_jobs.background import run_all
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.checkpoint.named_files import NamedFile, NamedFiles, altered
 from spark_jobs.checkpoint.savepoint_files import PARTS, needed_files
-from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.home.layout import BEGUN_SAVEPOINT, SAVEPOINT, manifest_path
 from spark_jobs.home.places import Kind, Thing, check_deletable, check_savepoint, has_others, kinds_of, thing
 from spark_jobs.home.source_places import source_places

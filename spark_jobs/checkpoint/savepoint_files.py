@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.checkpoint.named_files import NamedFile, altered, staged_file, state_file
-from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.home.layout import CHECKPOINTS, MANIFESTS, STAGED, STATE, TOMBSTONES, manifest_path
 from spark_jobs.protocol.codec import sha256
 from spark_jobs.protocol.delta_log import DELTA_LOG, LAST_CHECKPOINT, LogListing

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.home.layout import SAVEPOINT, request_path
 from spark_jobs.home.savepoint_place import savepoint_place
 from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, Wanted, wanted_by

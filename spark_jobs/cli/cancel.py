@@ -8,7 +8,7 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.cli import words
 from spark_jobs.cli.answers import CancelAnswer
 from spark_jobs.cli.homes import heartbeats, open_home

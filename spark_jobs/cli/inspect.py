@@ -6,8 +6,8 @@ import typer
 from rich.console import Console, RenderableType
 from rich.text import Text
 
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.checkpoint.savepoint import named_by_savepoint, read_savepoint
-from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.cli import words
 from spark_jobs.cli.answers import InspectAnswer, SavepointAnswer, SavepointStage, SinkFacts, StageFacts, TidiedFacts
 from spark_jobs.cli.homes import Publications, manifest_url, open_home, ordered_stages

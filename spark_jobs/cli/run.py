@@ -20,7 +20,7 @@ from spark_jobs.api.location import locate_pipeline
 from spark_jobs.api.neighbours import neighbours_of
 from spark_jobs.api.parameters import secret_fields
 from spark_jobs.api.pipeline import Pipeline
-from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.cli import words
 from spark_jobs.cli.answers import PlanAnswer, RunAnswer, TakenAnswer
 from spark_jobs.cli.dry_run import plan_answer, plan_text

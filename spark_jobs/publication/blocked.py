@@ -9,8 +9,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.checkpoint.savepoint_files import staged_in
-from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.protocol.documents import Manifest
 from spark_jobs.protocol.errors import StreamPipelineError, UnsupportedTableError
 from spark_jobs.protocol.ids import CheckpointId, SinkName

@@ -11,7 +11,7 @@ property makes the transactions of other writers fail, also their appends (docs/
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
-from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.protocol.documents import Manifest
 from spark_jobs.protocol.errors import RejectedError
 from spark_jobs.protocol.ids import CheckpointId, SinkName

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from shlex import quote
 
-from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.home import open_home
 from spark_jobs.control.losses import LossLedger

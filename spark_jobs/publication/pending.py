@@ -8,8 +8,8 @@ from graphlib import TopologicalSorter
 from shlex import quote
 from typing import Any
 
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.checkpoint.savepoint_files import staged_in
-from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.protocol.documents import CarriedActions, Manifest, Publish, Publisher, SinkCut, SinkMode
 from spark_jobs.protocol.errors import (
     BEGIN_ANEW,

@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Sequence
 from urllib.parse import unquote
 
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.checkpoint.named_files import NamedFile, NamedFiles, altered, staged_file, state_file
 from spark_jobs.checkpoint.retention import kept
 from spark_jobs.checkpoint.savepoint_files import OwnTable, in_flight, own_tables, staged_in
-from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.home.layout import manifest_path
 from spark_jobs.protocol.delta_log import DELTA_LOG, commit_name

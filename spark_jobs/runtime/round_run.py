@@ -11,7 +11,7 @@ from spark_jobs.api.graph import Graph
 from spark_jobs.api.refusals import Mistakes
 from spark_jobs.api.stage import Stage
 from spark_jobs.api.tolerance import Tolerance
-from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.losses import LossLedger, rows_passed_over
 from spark_jobs.control.rounds import NOTHING_LEFT_OUT, LeftOut

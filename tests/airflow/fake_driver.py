@@ -16,7 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from spark_jobs.background import run_every
-from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
 from spark_jobs.control.home import open_home

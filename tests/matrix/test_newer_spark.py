@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.checkpoint.savepoint import export
-from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.storage.open import open_files
 from tests.support.pages import ROOT
 from tests.support.short_jvm import SHORT_RUN

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.protocol.documents import CheckpointKind
 from tests.running_airflow.conftest import Home
 from tests.support.running_airflow import RunningAirflow, until

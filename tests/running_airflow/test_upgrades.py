@@ -12,8 +12,8 @@ import psutil
 import pytest
 from deltalake import DeltaTable
 
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.checkpoint.savepoint import verify
-from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.checkpoint_requests import CheckpointRequests, request_id
 from spark_jobs.protocol.checkpoint_requests import Wanted
 from spark_jobs.protocol.documents import AttemptDocument, Manifest

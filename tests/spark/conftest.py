@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_jobs import Pipeline
-from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.control.home import open_home
 from spark_jobs.home.layout import WORK
 from spark_jobs.protocol.documents import Manifest, StartResponse

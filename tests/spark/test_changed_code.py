@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from spark_jobs import CheckpointSettings, DeltaSink, Pipeline
-from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.protocol.documents import Manifest, RestoreFrom, StageState
 from spark_jobs.protocol.errors import RejectedError
 from spark_jobs.protocol.ids import SinkName, StageName

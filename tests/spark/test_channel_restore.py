@@ -3,7 +3,7 @@
 import pytest
 from pyspark.sql import DataFrame
 
-from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.home.layout import WORK
 from spark_jobs.protocol.ids import AttemptNumber, BatchId, CheckpointId, StageName
 from spark_jobs.publication.delta_jvm import DeltaJvm

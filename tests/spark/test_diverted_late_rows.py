@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs import DeltaSink, InterruptedRunError, Pipeline
-from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.control.status import read_status
 from spark_jobs.protocol.errors import InvalidPipelineError
 from spark_jobs.protocol.ids import StageName

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs import CheckpointSettings, DeltaSink, Pipeline
-from spark_jobs.checkpoint.store import HISTORY_KEPT
+from spark_jobs.checkpoint.checkpoint_store import HISTORY_KEPT
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.protocol.ids import StageName
 from spark_jobs.runtime.spark.spark_log import SparkLog, checkpoint_directory

@@ -11,7 +11,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from spark_jobs import Pipeline
-from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.home import open_home
 from spark_jobs.control.lease import AttemptLease

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.checkpoint.named_files import with_digest
-from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.protocol.checkpointing import Checkpointing
 from spark_jobs.protocol.documents import ActionsFile, CheckpointKind, Manifest, OnEnd, Publish, Publisher, SinkCut
 from spark_jobs.protocol.ids import (

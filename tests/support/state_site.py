@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.protocol.documents import CheckpointKind, Manifest
 from spark_jobs.protocol.ids import AttemptNumber, BatchId, CheckpointId, StageName
 from spark_jobs.protocol.stage_cut import StageCut, StateFile

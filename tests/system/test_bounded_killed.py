@@ -13,7 +13,7 @@ from subprocess import Popen
 
 import pytest
 
-from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.control.status import read_status
 from spark_jobs.protocol.documents import CheckpointKind, Manifest
 from spark_jobs.protocol.ids import StageName

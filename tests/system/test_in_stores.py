@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import pytest
 
-from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.control.home import open_home
 from spark_jobs.control.status import read_status
 from spark_jobs.home.layout import CHANNELS, TOMBSTONES, WORK, work_directories

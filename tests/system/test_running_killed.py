@@ -11,7 +11,7 @@ from shutil import rmtree
 import pytest
 from deltalake import DeltaTable
 
-from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.status import read_status
 from tests.support.drivers import ROOT, SETTINGS

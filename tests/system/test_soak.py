@@ -7,7 +7,7 @@ import duckdb
 import pytest
 from deltalake import DeltaTable
 
-from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.control.losses import LossLedger, LossState
 from spark_jobs.control.status import read_status
 from spark_jobs.protocol.ids import SinkName, StageName

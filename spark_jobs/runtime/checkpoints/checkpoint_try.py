@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 from spark_jobs.api.sink import Sink
 from spark_jobs.background import run_watched, run_with_deadline
 from spark_jobs.checkpoint.carried import carried, named_before
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.checkpoint.savepoint_files import OwnTable
-from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.protocol.documents import (
     AttemptDocument,
     CarriedActions,

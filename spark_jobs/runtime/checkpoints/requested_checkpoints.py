@@ -8,8 +8,8 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
 
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.checkpoint.savepoint import abandon, begun_by, begun_with, check_target
-from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
 from spark_jobs.control.request_table import RequestAction, RequestEvent, action_after, answered_after, rejected_after, state_of

@@ -4,8 +4,8 @@ import logging
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from datetime import UTC, datetime
 
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.checkpoint.retention import discard, discardable, in_flight_from, kept, unpublished_from
-from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.checkpoint_requests import CheckpointRequests

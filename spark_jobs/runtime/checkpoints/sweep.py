@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 from spark_jobs.api.stage import Stage
 from spark_jobs.checkpoint.carried import names_of
-from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.home.layout import CHANNELS, TOMBSTONES, WORK, channels_path, tombstones_path, work_directories, work_path
 from spark_jobs.home.places import has_others

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from spark_jobs.background import run_with_deadline
-from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.protocol.documents import CheckpointKind, SinkCut
 from spark_jobs.protocol.errors import DeadlineExceededError, StreamPipelineError
 from spark_jobs.protocol.history import CheckpointHistory, StepTime

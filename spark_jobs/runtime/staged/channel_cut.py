@@ -7,7 +7,7 @@ be deleted, even after every consumer has read it; see :func:`~spark_jobs.checkp
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.protocol.ids import BatchId, CheckpointId, StageName
 from spark_jobs.protocol.stage_cut import ChannelCut
 from spark_jobs.runtime.staged.log_folding import ConsumerCut
@@ -80,7 +80,7 @@ def rebuild_log(
         work: The work directory.
         stage: The stage.
         cut: Channel cut of the checkpoint.
-        lines: Lines from :meth:`~spark_jobs.checkpoint.store.CheckpointStore.read_channel`.
+        lines: Lines from :meth:`~spark_jobs.checkpoint.checkpoint_store.CheckpointStore.read_channel`.
         first: First batch of the log; by default that of ``cut``.
     """
     log = PrivateLog(work, log_directory(stage), cut.staged_in)

@@ -2,8 +2,8 @@
 
 from pyspark.sql import DataFrame, SparkSession
 
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.checkpoint.savepoint_files import staged_in
-from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.home import open_home
 from spark_jobs.protocol.ids import CheckpointId, SinkName
 from spark_jobs.publication.delta_jvm import DeltaJvm

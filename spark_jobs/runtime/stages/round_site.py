@@ -6,7 +6,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.control.pins import Pins
 from spark_jobs.control.rounds import Rounds
 from spark_jobs.protocol.documents import AttemptDocument, RoundDocument

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs.api.stage import Stage
-from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.protocol.documents import AttemptDocument, Manifest
 from spark_jobs.protocol.ids import BatchId
 from spark_jobs.protocol.table_shape import distinct

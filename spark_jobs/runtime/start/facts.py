@@ -8,8 +8,8 @@ from dataclasses import replace
 from functools import partial
 
 from spark_jobs.background import run_all
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.checkpoint.savepoint import read_savepoint
-from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.rounds import Rounds
 from spark_jobs.protocol.documents import AttemptDocument, CheckpointKind, Manifest, RoundDocument

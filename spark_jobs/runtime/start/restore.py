@@ -24,7 +24,7 @@ from typing import Any
 
 from spark_jobs.background import run_all
 from spark_jobs.checkpoint.bundles import in_reading_order
-from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.pins import pins_of_attempt
 from spark_jobs.protocol.codec import canonical

@@ -9,8 +9,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from shlex import quote
 
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.checkpoint.savepoint_files import pending_rows
-from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.rounds import Rounds
 from spark_jobs.home.layout import STAGED

@@ -20,10 +20,10 @@ from uuid import NAMESPACE_URL, uuid5
 
 from spark_jobs.background import run_all
 from spark_jobs.checkpoint.bundles import StateReader, in_reading_order
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.checkpoint.named_files import NamedFile
 from spark_jobs.checkpoint.savepoint import copy_files, read_savepoint, verify
 from spark_jobs.checkpoint.savepoint_files import in_flight, pending_actions, pending_rows, staged_path
-from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.losses import LossLedger
 from spark_jobs.control.pins import pins_of_attempt
 from spark_jobs.control.rounds import Rounds

@@ -6,9 +6,9 @@ from dataclasses import replace
 from urllib.parse import unquote
 
 from spark_jobs.api.graph import Graph
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.checkpoint.savepoint import export, read_savepoint
 from spark_jobs.checkpoint.savepoint_files import pending_actions, staged_path
-from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.home.layout import changed_code_path, channels_path
 from spark_jobs.protocol.documents import (
     AttemptDocument,

@@ -7,7 +7,7 @@ import pytest
 from airflow.sdk import AssetAlias, Context
 
 from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
-from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.control.channel import Channel
 from spark_jobs.protocol.documents import StartResponse
 from spark_jobs.protocol.ids import RunId

@@ -9,8 +9,8 @@ from pydantic import ValidationError
 
 from airflow_provider.pages.looks import HOMES_MAX, Look, Record, TaskKey, look_at_homes
 from airflow_provider.tasks.identity import dag_of, run_id_of
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.checkpoint.retention import discard
-from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.old_starts import STARTS_KEPT, forget_old_starts

@@ -16,8 +16,8 @@ from airflow_provider.sensors.checkpoint import CheckpointSensor
 from airflow_provider.sensors.final_checkpoint import FinalCheckpointSensor
 from airflow_provider.tasks.identity import run_id_of
 from airflow_provider.version_compat import AirflowSensorTimeout, AirflowSkipException, AirflowTaskTimeout, TaskDeferred
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.checkpoint.retention import discard
-from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.channel import Channel
 from spark_jobs.protocol.documents import CheckpointKind
 from spark_jobs.protocol.ids import CheckpointId, RunId

@@ -10,7 +10,7 @@ import pytest
 from airflow_provider.facts import checkpoint_facts
 from airflow_provider.waits.checkpoints import CheckpointSearch, Listing, ListingLook, WantedCheckpoint, find_checkpoint
 from airflow_provider.waits.runs import HEARTBEAT_S, RunLook, RunLooks, look_at_run, same_run
-from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.liveness import holding

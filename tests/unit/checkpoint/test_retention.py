@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.checkpoint.retention import discard, discardable, in_flight_from, kept, unpublished_from
-from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.protocol.documents import CarriedActions, CheckpointKind, Manifest, SinkCut
 from spark_jobs.protocol.errors import InvalidParameterError, UnsupportedFormatError
 from spark_jobs.protocol.ids import AppId, BatchId, CheckpointId, IncarnationId, SinkName, StageName

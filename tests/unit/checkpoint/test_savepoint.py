@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.checkpoint.savepoint import check_target, dispose, export, places_of, read_savepoint, verify
-from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.channel import Channel
 from spark_jobs.home.layout import savepoint_path
 from spark_jobs.protocol.documents import Manifest

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.protocol.documents import CheckpointKind, HoldLimits, Manifest, Publish
 from spark_jobs.protocol.errors import (
     AccessDeniedError,

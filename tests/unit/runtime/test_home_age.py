@@ -9,8 +9,8 @@ from airflow_provider.waits.checkpoints import WantedCheckpoint, find_checkpoint
 from airflow_provider.waits.first_looks import first_look
 from airflow_provider.waits.pipeline_states import StateWait
 from airflow_provider.waits.runs import look_at_run
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.checkpoint.savepoint import export
-from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.cli.checkpoints import _entries as checkpoint_entries
 from spark_jobs.cli.status import _answer as status_answer
 from spark_jobs.control.cancelling import cancel_newest

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from spark_jobs.api.tolerance import Tolerance
-from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.losses import LossLedger
 from spark_jobs.control.rounds import Rounds

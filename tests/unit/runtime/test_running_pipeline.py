@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from spark_jobs.api.restarts import OnStageFailure
-from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, Wanted
 from spark_jobs.protocol.documents import CheckpointKind, Manifest, PipelineDocument, StageState

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from spark_jobs import background
-from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.protocol.codec import sha256
 from spark_jobs.protocol.documents import CheckpointKind, PipelineDocument
 from spark_jobs.protocol.errors import (

@@ -4,7 +4,7 @@ from contextlib import suppress
 
 import pytest
 
-from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.control.channel import Channel
 from spark_jobs.protocol.documents import StartResponse
 from spark_jobs.protocol.errors import InterruptedRunError

@@ -13,7 +13,7 @@ import pytest
 
 from spark_jobs.checkpoint import carried as module
 from spark_jobs.checkpoint.carried import named_before
-from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.protocol.documents import CarriedActions, CheckpointKind, Manifest, Publish, SinkCut
 from spark_jobs.protocol.ids import AppId, AttemptNumber, BatchId, CheckpointId, IncarnationId, SinkName, StageName

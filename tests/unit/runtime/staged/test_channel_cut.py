@@ -7,7 +7,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from deltalake import DeltaTable
 
-from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.protocol.errors import CorruptDocumentError
 from spark_jobs.protocol.ids import BatchId, CheckpointId, StageName
 from spark_jobs.protocol.stage_cut import ChannelCut

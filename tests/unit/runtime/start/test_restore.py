@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.pins import pins_of_attempt
 from spark_jobs.home.layout import manifest_path

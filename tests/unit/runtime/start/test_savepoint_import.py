@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from spark_jobs.checkpoint.carried import carried
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.checkpoint.retention import discard
 from spark_jobs.checkpoint.savepoint import export
-from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.pins import pins_of_attempt
 from spark_jobs.control.rounds import Rounds
 from spark_jobs.protocol.documents import CheckpointKind, Manifest, Publish

@@ -10,7 +10,7 @@ import pytest
 
 from spark_jobs import DeltaSink, Pipeline
 from spark_jobs.api.parameters import BoundParameters
-from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.home.layout import attempt_path
 from spark_jobs.protocol.documents import CheckpointKind, RestoreFrom
 from spark_jobs.protocol.ids import CheckpointId, InputName, LossId, RunId, StageName

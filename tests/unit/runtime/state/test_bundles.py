@@ -11,9 +11,9 @@ import pytest
 
 from spark_jobs.checkpoint import bundles
 from spark_jobs.checkpoint.bundles import BUNDLE_MAX_BYTES, StateReader, create_bundle, grouped, in_reading_order
+from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.checkpoint.retention import discard
 from spark_jobs.checkpoint.savepoint import export, read_savepoint, verify
-from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.home import DividedHome
 from spark_jobs.protocol.codec import decode, encode, sha256
 from spark_jobs.protocol.documents import Manifest

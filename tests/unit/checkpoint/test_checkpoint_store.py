@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_jobs.checkpoint.store import HISTORY_KEPT, CheckpointStore
+from spark_jobs.checkpoint.checkpoint_store import HISTORY_KEPT, CheckpointStore
 from spark_jobs.protocol.codec import canonical, encode, sha256
 from spark_jobs.protocol.documents import CheckpointKind, ErrorReport, Manifest, Publish, SinkCut
 from spark_jobs.protocol.errors import (
