@@ -78,7 +78,7 @@ class AzureSettings(ObjectStoreSettings):
     ENDS_NAMES_WITH_DOTS: ClassVar = False
     EXTRA: ClassVar = "azure"
     HADOOP_CLIENT: ClassVar = HadoopClient(
-        "org.apache.hadoop.fs.azurebfs.SecureAzureBlobFileSystem", "org.apache.hadoop:hadoop-azure"
+        file_system="org.apache.hadoop.fs.azurebfs.SecureAzureBlobFileSystem", module="org.apache.hadoop:hadoop-azure"
     )
     VARIABLE_PREFIX: ClassVar = "AZURE_"
     VARIABLES: ClassVar = (*_KEYS, *_TOKENS, *_PRINCIPAL, *_OTHERS, _ENDPOINT)

@@ -38,11 +38,11 @@ class GoogleSettings(ObjectStoreSettings):
     BUCKET_NAME: ClassVar = r"[a-z0-9][a-z0-9._-]*[a-z0-9]"
     EXTRA: ClassVar = "gcs"
     HADOOP_CLIENT: ClassVar = HadoopClient(
-        _CONNECTOR,
-        "org.apache.hadoop:hadoop-gcp",
-        (3, 5),
-        f"Give Spark Google's connector, and set spark.hadoop.fs.gs.impl={_CONNECTOR}. Hadoop has a client of its own from 3.5 on, which "
-        "is the Hadoop of Spark 4.2.",
+        file_system=_CONNECTOR,
+        module="org.apache.hadoop:hadoop-gcp",
+        since=(3, 5),
+        older=f"Give Spark Google's connector, and set spark.hadoop.fs.gs.impl={_CONNECTOR}. Hadoop has a client of its own from 3.5 on, "
+        "which is the Hadoop of Spark 4.2.",
     )
     VARIABLE_PREFIX: ClassVar = "GOOGLE_"
     VARIABLES: ClassVar = (_FILE, *_OTHERS, _ENDPOINT)

@@ -67,6 +67,7 @@ def open_client(bucket: str, retry_timeout: timedelta) -> "ObjectStore":
 def _client(
     bucket: str, retry_timeout: timedelta, settings: ObjectStoreSettings, variables: tuple[tuple[str, str], ...]
 ) -> "ObjectStore":
+    """Makes a client. Other values of the variables, which it reads itself, give another one."""
     # Among client_options these would replace all settings of the client from the environment.
     timeout = os.environ.get(f"{settings.VARIABLE_PREFIX}TIMEOUT", _CALL_TIMEOUT)
     config = {"timeout": timeout, "allow_http": True}  # where the endpoint says so

@@ -44,17 +44,12 @@ class S3Settings(ObjectStoreSettings):
     BUCKET_NAME: ClassVar = r"[a-z0-9][a-z0-9.-]*[a-z0-9]"
     EXTRA: ClassVar = "s3"
     HADOOP_CLIENT: ClassVar = HadoopClient(
-        "org.apache.hadoop.fs.s3a.S3AFileSystem",
-        "org.apache.hadoop:hadoop-aws",
-        (3, 4, 2),
-        "Use Spark 4.1 or newer: before Hadoop 3.4.2 the client of S3 cannot create a file conditionally.",
+        file_system="org.apache.hadoop.fs.s3a.S3AFileSystem",
+        module="org.apache.hadoop:hadoop-aws",
+        since=(3, 4, 2),
+        older="Use Spark 4.1 or newer: before Hadoop 3.4.2 the client of S3 cannot create a file conditionally.",
     )
     VARIABLE_PREFIX: ClassVar = "AWS_"
-    SECRETS: ClassVar = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
-    CREDENTIALS: ClassVar = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
-    ENDPOINT: ClassVar = "AWS_ENDPOINT_URL"
-    ROLE_PATHS: ClassVar = ("/latest/api/token", "/latest/meta-data/iam")
-    MISSING_BUCKET: ClassVar = "NoSuchBucket"
     VARIABLES: ClassVar = (
         "AWS_ACCESS_KEY_ID",
         "AWS_SECRET_ACCESS_KEY",
@@ -64,6 +59,11 @@ class S3Settings(ObjectStoreSettings):
         *_REGIONS,
         _VIRTUAL_HOSTED,
     )
+    SECRETS: ClassVar = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+    CREDENTIALS: ClassVar = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+    ENDPOINT: ClassVar = "AWS_ENDPOINT_URL"
+    ROLE_PATHS: ClassVar = ("/latest/api/token", "/latest/meta-data/iam")
+    MISSING_BUCKET: ClassVar = "NoSuchBucket"
 
     endpoint: str | None = None
     """The URL of the store; None for AWS."""
