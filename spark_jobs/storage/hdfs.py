@@ -12,7 +12,7 @@ to ``dfs.replication``, follow. The name node's answers are in its edit log: on 
 other writers are as durable as they requested: Hadoop's own client leaves them in the memory of the data nodes unless
 ``dfs.datanode.synconclose`` is set. :meth:`HdfsFiles.sync` cannot add to that.
 
-An unfinished file is called ``.<name>.<random>.tmp``, and is deleted as :mod:`spark_jobs.storage.local` does it.
+Leftovers of a crash are deleted as :mod:`spark_jobs.storage.local` does it; see :mod:`spark_jobs.storage.unfinished`.
 """
 
 import re
@@ -25,7 +25,6 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
-from uuid import uuid4
 
 from hdfs_native import Client, FileReader, FileStatus, WriteOptions
 
@@ -42,6 +41,7 @@ from spark_jobs.storage.files import READ_MAX_BYTES, Digest, Digesting, Files, b
 from spark_jobs.storage.hdfs_client import Calls, HdfsFailure, repeated, shared_client
 from spark_jobs.storage.os_errors import overtaken, taken, translated
 from spark_jobs.storage.paths import UNFINISHED, check_root, parts_below
+from spark_jobs.storage.unfinished import is_leftover, unfinished_name
 
 if TYPE_CHECKING:
     from hdfs_native._internal import RawFileWriter
@@ -50,8 +50,6 @@ T = TypeVar("T")
 _CHUNK_BYTES = 1 << 20
 _PART_BYTES = 8 << 20
 """Size of one read, which has its own time limit."""
-_OURS = re.compile(r"\.(.*)\.[0-9a-f]{12}\.tmp", re.DOTALL)
-_LEFTOVER_AGE_S = 24 * 3600.0
 _AUTHORITY = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]*(?::[0-9]{1,5})?)?")
 _UNNAMEABLE = re.compile(r"[:\ud800-\udfff]")
 
@@ -221,7 +219,7 @@ class HdfsFiles:
 
     def _write_unfinished(self, calls: Calls, target: str, chunks: Iterable[bytes]) -> str:
         directory, _, name = target.rpartition("/")
-        unfinished = f"{directory}/.{name}.{uuid4().hex[:12]}.tmp"
+        unfinished = f"{directory}/{unfinished_name(name)}"
         try:
             # Not by the library's own wrapper: whichever thread removes that from memory would close the file, and wait without a limit.
             writer = calls(lambda client: client.inner.create(unfinished, WriteOptions(create_parent=True)))
@@ -348,17 +346,12 @@ class HdfsFiles:
             calls(lambda client: client.delete(unfinished))
 
     def _remove_leftovers(self, calls: Calls, *targets: str) -> None:
-        """Deletes leftovers of crashes for names in one directory.
-
-        The names are taken, so their unfinished files are not needed any more.
-        """
-        directory, ours = targets[0].rpartition("/")[0], {target.rpartition("/")[2] for target in targets}
+        """Deletes leftovers of crashes in a directory. The targets are complete files there."""
+        directory, complete = targets[0].rpartition("/")[0], {target.rpartition("/")[2] for target in targets}
         with suppress(HdfsFailure):
             for found, changed_s in self._listed(calls, directory).items():
-                if UNFINISHED.fullmatch(found):
-                    of = _OURS.fullmatch(found)
-                    if (of and of[1] in ours) or time.time() - changed_s > _LEFTOVER_AGE_S:
-                        self._remove_quietly(calls, f"{directory}/{found}")
+                if UNFINISHED.fullmatch(found) and is_leftover(found, complete, time.time() - changed_s):
+                    self._remove_quietly(calls, f"{directory}/{found}")
 
 
 def _part(opened: FileReader, start: int, size_bytes: int) -> Callable[[Calls], bytes]:

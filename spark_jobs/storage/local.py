@@ -5,20 +5,17 @@ fsynced. A hard link gives the file its name. It fails if the name is taken, als
 name is deleted, and the directory is fsynced. A crash leaves nothing, an invisible unfinished file, or the complete file. ``create_all``
 fsyncs each directory once, after its last file.
 
-An unfinished file is called ``.<name>.<random>.tmp``. The next create or replace of the same name deletes leftovers of a crash, as does
-:meth:`LocalFiles.remove_unfinished`; after a day every write into the same directory does. A writer that is so slow that its file is
-deleted gets a ConflictError.
+A create, a replace and :meth:`LocalFiles.remove_unfinished` delete leftovers of a crash; see :mod:`spark_jobs.storage.unfinished`. A
+writer that is so slow that its file is deleted gets a ConflictError.
 """
 
 import errno
 import os
-import re
 import stat
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
-from uuid import uuid4
 
 from spark_jobs.protocol.codec import sha256
 from spark_jobs.protocol.errors import AccessDeniedError, AlreadyExistsError, StorageError
@@ -27,9 +24,8 @@ from spark_jobs.storage.os_errors import overtaken, taken, translated, unknown_o
 from spark_jobs.storage.paths import UNFINISHED, check_root, parts_below
 from spark_jobs.storage.plain_files import NotPlainFileError
 from spark_jobs.storage.system import RealSystem, System
+from spark_jobs.storage.unfinished import is_leftover, unfinished_name
 
-_OURS = re.compile(r"\.(.*)\.[0-9a-f]{12}\.tmp", re.DOTALL)
-_LEFTOVER_AGE_S = 24 * 3600.0
 _CHUNK_BYTES = 1 << 20
 _NO_SECOND_NAME = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
 """Errors that mean that a file cannot have another name here: another file system, no hard links, another owner, too many names."""
@@ -236,7 +232,7 @@ class LocalFiles:
 
     def _write_unfinished(self, target: str, chunks: Iterable[bytes], *, durable: bool) -> str:
         directory, name = os.path.split(target)
-        unfinished = os.path.join(directory, f".{name}.{uuid4().hex[:12]}.tmp")
+        unfinished = os.path.join(directory, unfinished_name(name))
         try:
             descriptor = self._system.create_file(unfinished)
             try:
@@ -333,14 +329,11 @@ class LocalFiles:
             self._system.unlink(unfinished)
 
     def _remove_leftovers(self, *targets: str) -> None:
-        """Deletes leftovers of crashes for names in one directory.
-
-        The names are taken, so their unfinished files are not needed any more.
-        """
-        directory, ours = os.path.dirname(targets[0]), {os.path.basename(target) for target in targets}
+        """Deletes leftovers of crashes in a directory. The targets are complete files there."""
+        directory, complete = os.path.dirname(targets[0]), {os.path.basename(target) for target in targets}
         with suppress(OSError):
             for found in filter(UNFINISHED.fullmatch, self._system.listdir(directory)):
-                leftover, of = os.path.join(directory, found), _OURS.fullmatch(found)
+                leftover = os.path.join(directory, found)
                 with suppress(OSError):
-                    if (of and of[1] in ours) or self._system.age_s(leftover) > _LEFTOVER_AGE_S:
+                    if is_leftover(found, complete, self._system.age_s(leftover)):
                         self._system.unlink(leftover)
