@@ -29,9 +29,7 @@ from typing import TYPE_CHECKING, TypeVar
 from hdfs_native import Client, FileReader, FileStatus, WriteOptions
 
 from spark_jobs.background import run_all
-from spark_jobs.protocol.codec import sha256
 from spark_jobs.protocol.errors import (
-    AlreadyExistsError,
     ConflictError,
     InvalidParameterError,
     NotFoundError,
@@ -39,7 +37,7 @@ from spark_jobs.protocol.errors import (
 )
 from spark_jobs.storage.files import READ_MAX_BYTES, Digest, Digesting, Files, by_directory, paths_by_names, too_large
 from spark_jobs.storage.hdfs_client import Calls, HdfsFailure, repeated, shared_client
-from spark_jobs.storage.os_errors import overtaken, taken, translated
+from spark_jobs.storage.os_errors import other_contents, overtaken, taken, translated
 from spark_jobs.storage.paths import UNFINISHED, check_root, parts_below
 from spark_jobs.storage.unfinished import is_leftover, unfinished_name
 
@@ -278,14 +276,7 @@ class HdfsFiles:
         if found is None and self._status(calls, target) is None:
             return False
         self._remove_leftovers(calls, target)
-        raise AlreadyExistsError(
-            f"{self._place(target)} exists with other contents.",
-            safe="The file was not changed.",
-            remedy="Read the file and decide again.",
-            path=self._place(target),
-            expected=sha256(data),
-            found=None if found is None else sha256(found),
-        )
+        raise other_contents(self._place(target), data, found)
 
     def _copy(self, chunks: Callable[[], Generator[bytes, None, None]], target: str) -> Digest:
         def attempt(calls: Calls) -> Digest:

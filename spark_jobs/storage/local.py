@@ -17,10 +17,9 @@ from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 
-from spark_jobs.protocol.codec import sha256
-from spark_jobs.protocol.errors import AccessDeniedError, AlreadyExistsError, StorageError
+from spark_jobs.protocol.errors import AccessDeniedError, StorageError
 from spark_jobs.storage.files import READ_MAX_BYTES, Digest, Digesting, Files, bounded, by_directory, paths_by_names, too_large
-from spark_jobs.storage.os_errors import overtaken, taken, translated, unknown_outcome
+from spark_jobs.storage.os_errors import other_contents, overtaken, taken, translated, unknown_outcome
 from spark_jobs.storage.paths import UNFINISHED, check_root, parts_below
 from spark_jobs.storage.plain_files import NotPlainFileError
 from spark_jobs.storage.system import RealSystem, System
@@ -264,14 +263,7 @@ class LocalFiles:
                 raise unknown_outcome(target, unreadable) from error
             if found != data:
                 self._remove_leftovers(target)
-                raise AlreadyExistsError(
-                    f"{target} exists with other contents.",
-                    safe="The file was not changed.",
-                    remedy="Read the file and decide again.",
-                    path=target,
-                    expected=sha256(data),
-                    found=None if found is None else sha256(found),
-                ) from error
+                raise other_contents(target, data, found) from error
 
     def _read(self, target: str, max_bytes: int = READ_MAX_BYTES) -> bytes:
         with closing(self._chunks(target, self._root, max_bytes)) as chunks:

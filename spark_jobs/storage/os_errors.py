@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 
+from spark_jobs.protocol.codec import sha256
 from spark_jobs.protocol.errors import (
     AccessDeniedError,
     AlreadyExistsError,
@@ -99,6 +100,18 @@ def taken(target: str) -> AlreadyExistsError:
         safe="It was not changed.",
         remedy="Check the file, and delete it if it is not needed.",
         path=target,
+    )
+
+
+def other_contents(target: str, expected: bytes, found: bytes | None) -> AlreadyExistsError:
+    """Returns the error of a create that has found something else under the name. ``found`` is None if that is not a file."""
+    return AlreadyExistsError(
+        f"{target} exists with other contents.",
+        safe="The file was not changed.",
+        remedy="Read the file and decide again.",
+        path=target,
+        expected=sha256(expected),
+        found=None if found is None else sha256(found),
     )
 
 
