@@ -25,6 +25,7 @@ from airflow_provider.settings import Settings
 from airflow_provider.version_compat import AirflowException, AirflowNotFoundException
 from spark_jobs.protocol.errors import InvalidParameterError, MissingRequirementError, RejectedError
 from spark_jobs.protocol.ids import RequestId
+from spark_jobs.protocol.spark_masters import is_local
 from spark_jobs.protocol.spark_settings import PACKAGES, conf_environment, hidden_settings, requested_packages, shown_settings
 from spark_jobs.protocol.spark_versions import NEWEST, SUPPORTED, check_spark_version, spark_minor
 
@@ -40,7 +41,6 @@ _SECRET_REFERENCE = "spark.kubernetes.driver.secretKeyRef."
 _PROBE_TIMEOUT_S = 60.0
 
 _HOST = r"(?:[^\s/@:,\[\]]+|\[[0-9A-Fa-f:.]+\])"
-_LOCAL = re.compile(r"local(?:\[(?:\*|[1-9]\d*)(?:\s*,\s*\d+)?\])?|local-cluster\[\s*\d+\s*,\s*\d+\s*,\s*\d+\s*\]")
 _STANDALONE = re.compile(rf"spark://{_HOST}:\d+(?:,{_HOST}:\d+)*")
 
 
@@ -68,7 +68,7 @@ def parse_master(master: str) -> MasterKind:
     Raises:
         InvalidParameterError: Spark knows no such address.
     """
-    if _LOCAL.fullmatch(master):
+    if is_local(master):
         return MasterKind.LOCAL
     if _STANDALONE.fullmatch(master):
         return MasterKind.STANDALONE

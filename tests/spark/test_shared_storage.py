@@ -7,7 +7,7 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.control.home import DividedHome
 from spark_jobs.protocol.errors import RejectedError
-from spark_jobs.runtime.driver.shared_storage import check_shared, is_on_this_host
+from spark_jobs.runtime.driver.shared_storage import check_shared
 from spark_jobs.storage.local import LocalFiles
 from tests.support.memory_files import MemoryFiles
 
@@ -16,17 +16,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture
 def on_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_jobs.runtime.driver.shared_storage.is_on_this_host", lambda master: False)
-
-
-@pytest.mark.parametrize("master", ["local", "local[2]", "local[*]", "local[2,3]", "local-cluster[2,1,1024]"])
-def test_a_local_masters_executors_are_on_this_host(master: str) -> None:
-    assert is_on_this_host(master)
-
-
-@pytest.mark.parametrize("master", ["yarn", "spark://local:7077", "k8s://https://local", "localhost"])
-def test_another_masters_executors_may_be_elsewhere(master: str) -> None:
-    assert not is_on_this_host(master)
+    monkeypatch.setattr("spark_jobs.runtime.driver.shared_storage.is_local", lambda master: False)
 
 
 @pytest.mark.usefixtures("on_a_cluster")

@@ -3,7 +3,6 @@
 A directory that only looks shared is dangerous: each executor writes to its own disk, and Spark reports success.
 """
 
-import re
 from contextlib import suppress
 
 from pyspark.sql import SparkSession
@@ -11,18 +10,13 @@ from pyspark.sql import SparkSession
 from spark_jobs.control.home import DividedHome
 from spark_jobs.home.layout import WORK, work_probe_path
 from spark_jobs.protocol.errors import RejectedError
+from spark_jobs.protocol.spark_masters import is_local
 from spark_jobs.runtime.spark.hadoop_clients import check_clients
 from spark_jobs.runtime.spark.session import spark_failures
 from spark_jobs.storage.files import Files, is_mounted
 
-_ON_THIS_HOST = re.compile(r"local(-cluster)?(\[.*\])?")
 _PARTS_MIN = 2
 _PARTS_MAX = 64
-
-
-def is_on_this_host(master: str) -> bool:
-    """Returns True if executors of this Spark master run on the driver's host."""
-    return _ON_THIS_HOST.fullmatch(master) is not None
 
 
 def check_shared(spark: SparkSession, home: Files) -> None:
@@ -38,7 +32,7 @@ def check_shared(spark: SparkSession, home: Files) -> None:
     url = home.below(probe).url
     check_clients(spark, [url])
     master = str(spark.sparkContext.master)
-    if is_on_this_host(master):
+    if is_local(master):
         return
     parts = min(max(spark.sparkContext.defaultParallelism, _PARTS_MIN), _PARTS_MAX)
     directory = home.local(probe)

@@ -24,6 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_jobs.api.parameters import environment_mask, environment_secrets
 from spark_jobs.protocol.codec import sha256
 from spark_jobs.protocol.errors import MissingRequirementError, RejectedError, StorageError
+from spark_jobs.protocol.spark_masters import cores_of_one_jvm
 from spark_jobs.protocol.spark_settings import PACKAGES, redaction, requested_packages, shown_settings
 from spark_jobs.publication.delta_jvm import java_class
 from spark_jobs.runtime.spark.class_archive import archive_path, using
@@ -139,8 +140,8 @@ def start_session(
     from delta import configure_spark_with_delta_pip
 
     master = conf.get("spark.master", os.environ.get("MASTER", "local[*]"))
-    is_local = _local_cores(master) is not None
-    if is_local:
+    is_one_jvm = cores_of_one_jvm(master) is not None
+    if is_one_jvm:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # executors on other hosts could not reach this address
     settings = (
         _DEFAULTS
@@ -164,7 +165,7 @@ def start_session(
     builder = SparkSession.Builder()
     for key, value in (settings | dict(REQUIRED_SETTINGS) | _PATHS_OF_THIS_HOST).items():
         builder = builder.config(key, value)
-    quickly = for_a_short_run and is_local
+    quickly = for_a_short_run and is_one_jvm
     try:
         with ended_unless_started(), using(archive_path(java)), added(SHORT_RUN if quickly else ""):
             if known is None and without_delta:
@@ -172,7 +173,7 @@ def start_session(
             elif wanted:
                 builder = builder.config(PACKAGES, ",".join(wanted))
             session = with_s3(_started(builder))
-            if is_local:
+            if is_one_jvm:
                 context: Any = session.sparkContext._jsc
                 remove_service_defaults(session, context.hadoopConfiguration())
     except Exception as error:  # Spark reports a failed start with any exception
@@ -258,17 +259,8 @@ def with_s3(session: SparkSession) -> SparkSession:
 
 def _shuffle_partitions(master: str) -> dict[str, str]:
     """Sets as many state partitions as cores on a single host. A stage keeps the number for ever, and each one costs a task per batch."""
-    cores = _local_cores(master)
+    cores = cores_of_one_jvm(master)
     return {} if cores is None else {SHUFFLE_PARTITIONS: str(cores)}
-
-
-def _local_cores(master: str) -> int | None:
-    """Returns the cores of a Spark that runs in one JVM on this host, or None for a cluster."""
-    found = re.fullmatch(r"local(?:\[(\d+|\*)(?:,\d+)?\])?", master)
-    if found is None:
-        return None
-    number = found.group(1) or "1"
-    return os.cpu_count() or 1 if number == "*" else int(number)
 
 
 def ship_modules(spark: SparkSession, archive: Path) -> None:
