@@ -9,7 +9,7 @@ import socket
 from collections.abc import Sequence
 
 from spark_jobs.control.channel import Channel
-from spark_jobs.control.home import divided_home
+from spark_jobs.control.home import open_home
 from spark_jobs.home.places import check_home, is_inside
 from spark_jobs.protocol.errors import AccessDeniedError, InvalidParameterError, StorageError
 from spark_jobs.storage.files import Files, is_mounted, local_path
@@ -41,10 +41,7 @@ def open_allowed_home(home: str | None, roots: Sequence[str], work_root: str | N
             home=repr(home),
         )
     place = _inside(home, roots, "home")
-    files = open_place(place)
-    if is_mounted(files):
-        return files
-    return divided_home(files, work_root)
+    return open_home(place, None if is_mounted(open_place(place)) else work_root)
 
 
 def open_savepoint(savepoint: str | None, roots: Sequence[str]) -> Files:

@@ -62,24 +62,19 @@ def open_home(url: str, work_root: str | None = None) -> Files:
         MissingRequirementError: The package for the store is not installed.
     """
     files = open_place(url)
-    if not is_mounted(files):
-        return divided_home(files, work_root)
-    if work_root:
-        raise InvalidParameterError(
-            f"The home {files.url} is a directory, which has its own work directories. It cannot have the work root {work_root}.",
-            remedy="Leave the work root out.",
-            home=files.url,
-            work_root=work_root,
-        )
-    return files
-
-
-def divided_home(documents: Files, work_root: str | None = None) -> "DividedHome":
-    """Opens a home in a store. The arguments and errors are those of :func:`open_home`."""
+    if is_mounted(files):
+        if work_root:
+            raise InvalidParameterError(
+                f"The home {files.url} is a directory, which has its own work directories. It cannot have the work root {work_root}.",
+                remedy="Leave the work root out.",
+                home=files.url,
+                work_root=work_root,
+            )
+        return files
     if not work_root:
-        return DividedHome(documents)
-    cache = open_place(work_root).below(cache_name(documents.url))
-    return DividedHome(documents, cache) if is_mounted(cache) else DividedHome(documents, work=cache)
+        return DividedHome(files)
+    cache = open_place(work_root).below(cache_name(files.url))
+    return DividedHome(files, cache) if is_mounted(cache) else DividedHome(files, work=cache)
 
 
 class DividedHome:
