@@ -208,9 +208,7 @@ def goes_on_without(loss: Loss) -> str:
 def said(loss: Loss) -> str:
     """Returns a description of the lost rows in words."""
     if isinstance(loss, PassedOver):
-        return (
-            f"the {loss.rows} {'row' if loss.rows == 1 else 'rows'} of {place_of(loss)}, with which its batch fails: {loss.error}"
-        )
+        return f"the {loss.rows} {'row' if loss.rows == 1 else 'rows'} of {place_in_words(loss)}, with which its batch fails: {loss.error}"
     if isinstance(loss, LostFiles):
         return said_files(loss.files)
     if isinstance(loss, LostOffsets):
@@ -220,7 +218,7 @@ def said(loss: Loss) -> str:
     return " and ".join(parts + ([said_files(loss.files)] if loss.files else []))
 
 
-def place_of(loss: PassedOver) -> str:
+def place_in_words(loss: PassedOver) -> str:
     """Returns the place of the rows in words."""
     unit = loss.unit
     if isinstance(unit, StagedFile):

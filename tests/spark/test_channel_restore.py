@@ -13,7 +13,7 @@ from spark_jobs.runtime.staged.channel_cut import cut_channel, log_directory
 from spark_jobs.runtime.staged.log_folding import Consumer, fold_consumed
 from spark_jobs.runtime.staged.private_log import PrivateLog, StagedBatch
 from spark_jobs.runtime.start.restore import restore
-from spark_jobs.runtime.state.pinning import StateCopies, persist, pin, place_of
+from spark_jobs.runtime.state.pinning import StateCopies, new_state_directory, persist, pin
 from spark_jobs.storage.files import Files, local_path
 from spark_jobs.storage.table_uris import table_uri
 from tests.spark.conftest import Site, in_a_store_at_night
@@ -73,7 +73,7 @@ class Channel:
     def take_checkpoint(self, checkpoint: int, produced: int, consumed: BatchId) -> None:
         number, store = CheckpointId(checkpoint), CheckpointStore(self.home)
         channel = cut_channel(store, number, PRODUCER, self.log, BatchId(produced), [self.consumer.cut(consumed)])
-        place = place_of(self.home, CONSUMER, number, AttemptNumber(1))
+        place = new_state_directory(self.home, CONSUMER, number, AttemptNumber(1))
         files = persist(pin(StateCopies(self.home, self.spark_log), consumed, place, None))
         nothing = cut_channel(store, number, CONSUMER, begun(self.home, "work/none/log"), NO_BATCH, [])
         stages = {

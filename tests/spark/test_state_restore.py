@@ -29,7 +29,7 @@ from spark_jobs.runtime.spark.session import session_for_run
 from spark_jobs.runtime.spark.spark_log import SparkLog, checkpoint_directory
 from spark_jobs.runtime.stages.watermark import END_OF_TIME_MS
 from spark_jobs.runtime.start.restore import restore
-from spark_jobs.runtime.state.pinning import StateCopies, persist, pin, place_of
+from spark_jobs.runtime.state.pinning import StateCopies, new_state_directory, persist, pin
 from spark_jobs.storage.files import Files, local_path
 from tests.spark.conftest import Site, in_a_store_at_night
 from tests.support.running import lose
@@ -187,7 +187,7 @@ class Life:
         log = self.log(work)
         batch = log.last_commit()
         assert batch == after
-        place = place_of(self.home, HOURLY, CheckpointId(checkpoint), AttemptNumber(1))
+        place = new_state_directory(self.home, HOURLY, CheckpointId(checkpoint), AttemptNumber(1))
         pinned = pin(StateCopies(self.home, log), batch, place, parent)
         go_on.set()
         assert query.awaitTermination(WAIT_S)

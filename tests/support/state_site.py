@@ -10,7 +10,7 @@ from spark_jobs.protocol.stage_cut import StageCut, StateFile
 from spark_jobs.runtime.spark.spark_log import SparkLog
 from spark_jobs.runtime.staged.channel_cut import cut_channel
 from spark_jobs.runtime.staged.private_log import PrivateLog
-from spark_jobs.runtime.state.pinning import PinnedState, StateCopies, persist, pin, place_of
+from spark_jobs.runtime.state.pinning import PinnedState, StateCopies, new_state_directory, persist, pin
 from spark_jobs.storage.files import Files
 from tests.support.documents import a_sample_manifest
 from tests.support.private_logs import begun, staged
@@ -48,7 +48,7 @@ class Site:
             self.channel.append(staged(batch, f"{batch}.parquet", offsets=offsets))
 
     def pin(self, batch: int, parent: StageCut | None = None, checkpoint: int = 1, *, second_copy: bool = False) -> PinnedState:
-        place = place_of(self.home, HOURLY, CheckpointId(checkpoint), AttemptNumber(1))
+        place = new_state_directory(self.home, HOURLY, CheckpointId(checkpoint), AttemptNumber(1))
         return pin(StateCopies(self.home, self.log, second_copy), BatchId(batch), place, parent)
 
     def take(self, batch: int, parent: StageCut | None = None, checkpoint: int = 1) -> StageCut:

@@ -48,7 +48,7 @@ from spark_jobs.runtime.staged.channel_cut import cut_channel
 from spark_jobs.runtime.staged.log_folding import ConsumerCut
 from spark_jobs.runtime.staged.private_log import StagedAmount
 from spark_jobs.runtime.stages.stage import StageRun
-from spark_jobs.runtime.state.pinning import PinnedState, StateCopies, persist, pin, place_of
+from spark_jobs.runtime.state.pinning import PinnedState, StateCopies, new_state_directory, persist, pin
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.table_uris import table_files
 
@@ -329,7 +329,7 @@ class CheckpointTry:
         """Pins the state of the cut."""
         held = self.parent.stages if self.parent else {}
         logs = {stage.stage.name: stage.spark_log for stage in stages}
-        places = {name: place_of(self.home, name, number, self.attempt.attempt) for name in logs}
+        places = {name: new_state_directory(self.home, name, number, self.attempt.attempt) for name in logs}
         is_first = self.parent is not None and self.parent.attempt != self.attempt.attempt
         found = {}
         for name, log in logs.items():

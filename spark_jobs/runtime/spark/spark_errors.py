@@ -429,7 +429,7 @@ def refusing(who: str, remedy: str, safe: str, also: str = "", *, calls: bool = 
         refused = known is not None or isinstance(error, _REFUSING) or is_wrong_call(error)
         if jvm_has_ended(error) or not (refused or calls):
             raise
-        where = _place_of(error)
+        where = _line_of_the_user(error)
         at = f" (line {where['line']} of {where['file']})" if where else ""
         if known is None and again:
             remedy = "Make the missing service or file available, then run it again."
@@ -509,7 +509,7 @@ def _lines(text: str) -> list[str]:
     return [line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("SQLSTATE:")]
 
 
-def _place_of(error: Exception) -> dict[str, Any]:
+def _line_of_the_user(error: Exception) -> dict[str, Any]:
     """Returns the file and the line of the user's function, or nothing if it was not called."""
     own = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_of_the_user(frame.filename)]
     return {"file": own[-1].filename, "line": own[-1].lineno} if own else {}

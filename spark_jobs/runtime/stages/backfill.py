@@ -20,7 +20,7 @@ from spark_jobs.api.stage import Stage
 from spark_jobs.protocol.documents import SinkMode
 from spark_jobs.protocol.errors import BEGIN_ANEW, RejectedError
 from spark_jobs.protocol.ids import StageName
-from spark_jobs.protocol.losses import PassedOver, StagedFile, place_of
+from spark_jobs.protocol.losses import PassedOver, StagedFile, place_in_words
 from spark_jobs.runtime.inputs.inputs import source_frame, source_rows, static_frame
 from spark_jobs.runtime.inputs.source_kinds import kind_of
 from spark_jobs.runtime.spark.plan import streaming_leaves
@@ -118,13 +118,13 @@ def _rows(
     Raises:
         RejectedError: They are gone, or are not those that were left out.
     """
-    with refusing(f"Loss {loss.id} cannot be backfilled: {place_of(loss)} cannot be read", _KEEP, _SAFE, loss=loss.id):
+    with refusing(f"Loss {loss.id} cannot be backfilled: {place_in_words(loss)} cannot be read", _KEEP, _SAFE, loss=loss.id):
         found = (
             _staged_rows(loss, stages[node.name], session) if isinstance(node, Stage) else _source_rows(loss, node, session, site)
         )
         count = found.count()
     if count != loss.rows:
-        raise _refused(loss, f"{place_of(loss)} had {loss.rows} rows, and has {count} now", f"Restore it. {_KEEP}")
+        raise _refused(loss, f"{place_in_words(loss)} had {loss.rows} rows, and has {count} now", f"Restore it. {_KEEP}")
     return found if isinstance(node, Stage) else source_rows(node, session, site.params, found)
 
 

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from spark_jobs.api.tolerance import Tolerance
 from spark_jobs.protocol.errors import PermanentFailureError, RestartsExhaustedError, StreamPipelineError
 from spark_jobs.protocol.ids import BatchId, InputName
-from spark_jobs.protocol.losses import Loss, PassedOver, Records, StagedFile, Unit, pieces, place_of, some_pieces
+from spark_jobs.protocol.losses import Loss, PassedOver, Records, StagedFile, Unit, pieces, place_in_words, some_pieces
 from spark_jobs.runtime.inputs.bounds import NO_OFFSET
 from spark_jobs.runtime.inputs.source_kind import SourceStream
 from spark_jobs.runtime.spark.session import QuietQueries
@@ -42,7 +42,7 @@ def beyond_tolerance(tolerance: Tolerance, spent: int, loss: PassedOver) -> Rest
     """
     return RestartsExhaustedError(
         f"Stage '{loss.stage}' tolerates the loss of {tolerance.rows} rows in {tolerance.interval_ms / 1000:g} s. "
-        f"It has passed over {spent}, and fails with another {loss.rows}: those of {place_of(loss)}. It failed with: {loss.error}",
+        f"It has passed over {spent}, and fails with another {loss.rows}: those of {place_in_words(loss)}. It failed with: {loss.error}",
         exists="The loss ledger lists the rows that it has passed over before.",
         safe="These rows were not passed over.",
         remedy="Correct the stage's function, or let it tolerate more rows, and start the pipeline again.",

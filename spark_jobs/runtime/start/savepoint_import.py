@@ -48,7 +48,7 @@ from spark_jobs.protocol.steps import Step, step
 from spark_jobs.runtime.spark.session import REQUIRED_SETTINGS
 from spark_jobs.runtime.spark.spark_log import SparkLog
 from spark_jobs.runtime.start.source_identity import others_than
-from spark_jobs.runtime.state.pinning import place_of
+from spark_jobs.runtime.state.pinning import new_state_directory
 from spark_jobs.storage.files import Digest, Files, by_directory
 from spark_jobs.storage.open import open_place
 from spark_jobs.storage.table_uris import table_files
@@ -145,7 +145,7 @@ def bring_in(opened: OpenedSavepoint, begins: Beginning) -> Manifest:
     source, store = opened.manifest, CheckpointStore(begins.home)
     number = store.first_id(begins.attempt.incarnation)
     left = {name: cut for name, cut in source.stages.items() if name in begins.staged_in}
-    places = {name: place_of(begins.home, name, number, begins.attempt.attempt) for name in left}
+    places = {name: new_state_directory(begins.home, name, number, begins.attempt.attempt) for name in left}
     stages = {name: _Stage(opened, begins, name, cut, number, places[name]) for name, cut in left.items()}
     for stage in stages.values():
         stage.check()

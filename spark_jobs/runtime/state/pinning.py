@@ -211,8 +211,8 @@ class PinnedState:
     """The try's directory in the home."""
 
 
-def place_of(home: Files, stage: StageName, checkpoint: CheckpointId, attempt: AttemptNumber) -> str:
-    """Returns a new directory of the home for the state files of a try at a checkpoint."""
+def new_state_directory(home: Files, stage: StageName, checkpoint: CheckpointId, attempt: AttemptNumber) -> str:
+    """Returns the path of a new directory in the home for the state files of a try at a checkpoint."""
     tries = [tried for name in home.names(f"{STATE}/{stage}") if (tried := state_try(name))]
     before = [tried.number for tried in tries if (tried.checkpoint, tried.attempt) == (checkpoint, attempt)]
     return state_path(stage, checkpoint, attempt, max(before, default=0) + 1)
@@ -224,7 +224,7 @@ def pin(copies: StateCopies, batch: BatchId, place: str, parent: StageCut | None
     Args:
         copies: State of the stage.
         batch: The cut: a committed batch, or -1.
-        place: Directory of the try, see :func:`place_of`.
+        place: Directory of the try, see :func:`new_state_directory`.
         parent: Cut of the stage in the parent checkpoint. Its files are referred to in their place.
         checks_parent: True if another attempt took the parent. Its records are then compared in the home, too: a damaged one may have been
             computed again with the same bytes.

@@ -23,7 +23,7 @@ from spark_jobs.protocol.losses import (
     beyond,
     goes_on_without,
     pieces,
-    place_of,
+    place_in_words,
     rows_at_most,
     said,
     some_pieces,
@@ -175,7 +175,7 @@ def test_the_text_of_a_place_depends_on_its_kind() -> None:
         SourceFile(path="file:/in/a.json", timestamp_ms=1),
         TableFile(version=3, path="a.parquet", size_bytes=9),
     )
-    assert [place_of(passed_over(unit=unit)) for unit in units] == [
+    assert [place_in_words(passed_over(unit=unit)) for unit in units] == [
         "source rows at offset 5 of partition 1 of topic clicks",
         "source rows in file:/in/a.json",
         "version 3 of source rows in a.parquet",

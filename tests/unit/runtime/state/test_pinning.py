@@ -17,7 +17,7 @@ from spark_jobs.protocol.ids import AttemptNumber, BatchId, CheckpointId
 from spark_jobs.protocol.stage_cut import StateFile
 from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog
 from spark_jobs.runtime.state import pinning
-from spark_jobs.runtime.state.pinning import StateCopies, persist, pin, place_of
+from spark_jobs.runtime.state.pinning import StateCopies, new_state_directory, persist, pin
 from spark_jobs.runtime.state.state_files import grows_with_state, needed_files
 from spark_jobs.storage.files import Digest
 from spark_jobs.storage.local import LocalFiles
@@ -159,7 +159,7 @@ def test_a_record_of_the_parent_that_is_damaged_in_the_home_is_kept_again_by_ano
     parent = site.take(1)
     file = next(file for file in parent.files if file.path == "commits/1")
     flip(site.root / "home" / file.stored)
-    place = place_of(site.home, HOURLY, CheckpointId(2), AttemptNumber(2))
+    place = new_state_directory(site.home, HOURLY, CheckpointId(2), AttemptNumber(2))
     pinned = pin(StateCopies(site.home, site.log), BatchId(1), place, parent, checks_parent=True)
     assert pinned.new == ("commits/1",)
     assert all(state_file(site.home, file).look() is None for file in persist(pinned))
@@ -181,7 +181,7 @@ def test_each_try_has_its_own_directory(site: Site) -> None:
     site.batches(1)
     places = []
     for attempt in (1, 1, 2):
-        place = place_of(site.home, HOURLY, CheckpointId(7), AttemptNumber(attempt))
+        place = new_state_directory(site.home, HOURLY, CheckpointId(7), AttemptNumber(attempt))
         places.append(place)
         pin(StateCopies(site.home, site.log), BatchId(0), place, None)
     assert places == ["state/hourly/7-1-1", "state/hourly/7-1-2", "state/hourly/7-2-1"]
@@ -290,13 +290,13 @@ def test_no_file_that_shares_its_bytes_is_referenced_if_second_copies_are_on(sit
     site.batches(3)
     shared = site.take(2)
     copies = StateCopies(site.home, site.log, second_copy=True)
-    place = place_of(site.home, HOURLY, CheckpointId(2), AttemptNumber(1))
+    place = new_state_directory(site.home, HOURLY, CheckpointId(2), AttemptNumber(1))
     pinned = pin(copies, BatchId(2), place, shared)
     linked = {file.path for file in shared.files if grows_with_state(file.path)}
     assert set(pinned.new) == linked
     assert {file.path for file in pinned.held} == {file.path for file in shared.files} - linked
     own = cut(2, persist(pinned))
-    third = place_of(site.home, HOURLY, CheckpointId(3), AttemptNumber(1))
+    third = new_state_directory(site.home, HOURLY, CheckpointId(3), AttemptNumber(1))
     assert pin(copies, BatchId(2), third, own).held == own.files
 
 
