@@ -8,9 +8,10 @@ import pytest
 
 from spark_jobs.runtime.driver.cancellation import Cancellation
 from spark_jobs.runtime.driver.heartbeat import Heartbeat
-from tests.support.object_store import object_store_of
+from tests.support.object_store import object_store_apart
 from tests.support.run_site import RunSite, small_session
 from tests.support.seeds import seed
+from tests.support.session_stores import store_of
 from tests.support.small_pipeline import deliver
 
 __all__ = ["seed"]
@@ -39,7 +40,7 @@ def site(tmp_path: Path, one_day: Path, monkeypatch: pytest.MonkeyPatch) -> RunS
 @pytest.fixture(scope="session")
 def store() -> Iterator[str]:
     """A place in an S3 server."""
-    with object_store_of(small_session()) as place:
+    with store_of(small_session(), object_store_apart()) as place:
         yield place
 
 

@@ -18,12 +18,13 @@ from spark_jobs.runtime.spark.session import start_session
 from spark_jobs.storage.files import Files, local_path
 from spark_jobs.storage.open import open_place
 from tests.spark import inputs
-from tests.support.azurite import azurite_of
+from tests.support.azurite import azurite
 from tests.support.growing_table import BOUNDED, LIVE
 from tests.support.hdfs_cluster import hdfs_cluster
-from tests.support.object_store import object_store_of
+from tests.support.object_store import object_store_apart
 from tests.support.permissions import obey_permissions
 from tests.support.running import lose
+from tests.support.session_stores import store_of
 from tests.support.shared_application import SHARED_APPLICATION, session_jars
 from tests.support.short_jvm import COMPILED
 
@@ -55,14 +56,14 @@ def _freed() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def store(spark: SparkSession) -> Iterator[str]:
     """A place in an S3 server."""
-    with object_store_of(spark) as place:
+    with store_of(spark, object_store_apart()) as place:
         yield place
 
 
 @pytest.fixture(scope="session")
 def azure(spark: SparkSession) -> Iterator[str]:
     """A place in Azure."""
-    with azurite_of(spark) as place:
+    with store_of(spark, azurite()) as place:
         yield place
 
 

@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import hmac
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,12 +10,10 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from email.utils import formatdate
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlencode
 
 import pytest
 
-from spark_jobs.storage.azure_settings import AzureSettings
 from tests.support.servers import first_status, free_port
 
 ACCOUNT = "devstoreaccount1"
@@ -47,16 +44,6 @@ def azurite() -> Iterator[str]:
             yield f"abfss://{CONTAINER}"
         finally:
             server.terminate()
-
-
-@contextmanager
-def azurite_of(spark: Any) -> Iterator[str]:
-    """Starts a server as :func:`azurite` does. The session finds it, too, although it started before the server."""
-    with azurite() as place:
-        settings = AzureSettings.from_environment(os.environ).for_spark({}) | {"spark.hadoop.fs.azure.account.key": KEY}
-        for name, value in settings.items():
-            spark.sparkContext._jsc.hadoopConfiguration().set(name.removeprefix("spark.hadoop."), value)
-        yield place
 
 
 def shared_access_signature(permissions: str) -> str:

@@ -19,8 +19,6 @@ from uuid import uuid4
 
 import pytest
 
-from spark_jobs.storage.s3_settings import S3Settings
-
 BUCKET = "savepoints"
 GOOGLE_BUCKET = "homes"
 ACCESS_KEY = "tests"
@@ -77,18 +75,6 @@ def object_store(silence: "Lock | None" = None, requests: Requests | None = None
         for path, method in (("moto-api/reset", "POST"), (BUCKET, "PUT"), (GOOGLE_BUCKET, "PUT")):
             urlopen(Request(f"{url}/{path}", method=method), timeout=30).close()
         yield f"s3://{BUCKET}"
-
-
-@contextmanager
-def object_store_of(spark: Any) -> Iterator[str]:
-    """Starts a server as :func:`object_store_apart` does. The session finds it, too, although it started before the server."""
-    with object_store_apart() as place:
-        settings = S3Settings.from_environment(os.environ).for_spark({})
-        settings |= {"spark.hadoop.fs.s3a.access.key": os.environ["AWS_ACCESS_KEY_ID"]}
-        settings |= {"spark.hadoop.fs.s3a.secret.key": os.environ["AWS_SECRET_ACCESS_KEY"]}
-        for name, value in settings.items():
-            spark.sparkContext._jsc.hadoopConfiguration().set(name.removeprefix("spark.hadoop."), value)
-        yield place
 
 
 @contextmanager

@@ -43,7 +43,7 @@ def versitygw(root: Path, bucket: str = BUCKET) -> Iterator[str]:
 def versitygw_of(spark: Any, root: Path) -> Iterator[str]:
     """Starts a server as :func:`versitygw` does, with a bucket of its own. The session finds the bucket.
 
-    The session has the settings of :func:`tests.support.object_store.object_store_of`, which differ only in the address.
+    The session already has the other settings from :func:`tests.support.session_stores.store_of`.
     """
     bucket = uuid4().hex
     with versitygw(root, bucket) as place:
