@@ -9,6 +9,7 @@ import pytest
 from spark_jobs.runtime.driver.cancellation import Cancellation
 from spark_jobs.runtime.driver.heartbeat import Heartbeat
 from tests.support.object_store import object_store_apart
+from tests.support.places import IN_A_STORE_AT_NIGHT, ON_A_DISK
 from tests.support.run_site import RunSite, small_session
 from tests.support.seeds import seed
 from tests.support.session_stores import store_of
@@ -45,10 +46,10 @@ def store() -> Iterator[str]:
 
 
 # The durable steps are the same in both. By day the run on a disk already finds faults that do not depend on the store.
-@pytest.fixture(params=["on a disk", pytest.param("in a store", marks=[pytest.mark.stores, pytest.mark.nightly])])
+@pytest.fixture(params=IN_A_STORE_AT_NIGHT)
 def bucket(request: pytest.FixtureRequest) -> str | None:
     """The store of home and tables. None: they are on a disk."""
-    return None if request.param == "on a disk" else request.getfixturevalue("store")
+    return None if request.param == ON_A_DISK else request.getfixturevalue("store")
 
 
 @pytest.fixture

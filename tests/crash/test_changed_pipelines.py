@@ -16,6 +16,7 @@ from tests.spark.rows import public_count
 from tests.support import small_pipeline
 from tests.support.crashed_changes import OF_THE_CHANGE, assert_whole, changed
 from tests.support.crashes import HOUSEKEEPING, Point, run_into, watched
+from tests.support.places import ON_A_DISK
 from tests.support.run_site import RunSite, small_session
 from tests.support.small_pipeline import answer, deliver
 
@@ -52,7 +53,7 @@ def test_attempts_that_die_after_each_step_of_a_change_of_code_lose_and_double_n
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("bucket", ["on a disk"], indirect=True)
+@pytest.mark.parametrize("bucket", [ON_A_DISK], indirect=True)
 def test_a_change_of_code_that_dies_once_at_any_point_is_finished_by_the_next_run(
     site: RunSite, second_day: RunSite, tmp_path: Path
 ) -> None:

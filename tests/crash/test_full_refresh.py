@@ -11,6 +11,7 @@ from tests.support import delta_logs
 from tests.support.crashed_changes import OF_THE_CHANGE, assert_whole, changed
 from tests.support.crashes import HOUSEKEEPING, run_into, watched
 from tests.support.opened_tables import with_log
+from tests.support.places import ON_A_DISK
 from tests.support.run_site import RunSite
 from tests.support.small_pipeline import deliver
 
@@ -57,7 +58,7 @@ def assert_replaced_once(site: RunSite, refresh: tuple[str, ...]) -> None:
 
 # test_changed_pipelines.py dies after each step of a change by day, and the tests below in the steps of a refresh alone.
 @pytest.mark.nightly
-@pytest.mark.parametrize("bucket", ["on a disk"], indirect=True)
+@pytest.mark.parametrize("bucket", [ON_A_DISK], indirect=True)
 def test_a_refresh_that_dies_after_each_step_loses_and_doubles_no_row(second_day: RunSite, refresh: tuple[str, ...]) -> None:
     died = []
     for step in OF_THE_REFRESH:
@@ -82,7 +83,7 @@ def test_a_run_without_the_option_finishes_a_refresh_that_died(second_day: RunSi
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("bucket", ["on a disk"], indirect=True)
+@pytest.mark.parametrize("bucket", [ON_A_DISK], indirect=True)
 def test_a_refresh_that_dies_once_at_any_point_is_finished_by_the_next_run(
     site: RunSite, second_day: RunSite, refresh: tuple[str, ...], tmp_path: Path
 ) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.kafka_broker import KafkaBroker
+from tests.support.places import IN_A_STORE, ON_A_DISK
 from tests.support.random_rounds import KilledRounds, LiveRounds, Plan, RandomRounds
 
 pytestmark = pytest.mark.spark
@@ -58,7 +59,7 @@ def test_each_table_of_live_inputs_becomes_the_answer_with_other_inputs_each_nig
 @pytest.mark.nightly
 @pytest.mark.parametrize(
     ("bucket", "sample"),
-    [*(("on a disk", sample) for sample in range(4)), pytest.param("in a store", 4, marks=pytest.mark.stores)],
+    [*((ON_A_DISK, sample) for sample in range(4)), pytest.param(IN_A_STORE, 4, marks=pytest.mark.stores)],
     indirect=["bucket"],
 )
 def test_each_table_equals_the_answer_although_drivers_are_killed(

@@ -19,6 +19,7 @@ from spark_jobs.publication.publisher import publish
 from spark_jobs.runtime.stages import staging
 from tests.support.crashes import HOUSEKEEPING, NOT_IN_A_SMALL_RUN, AtRandom, InTurn, Point, contents, run_into, watched
 from tests.support.crashes_in_turn import crash_in_turn
+from tests.support.places import AT_NIGHT, IN_A_STORE, ON_A_DISK
 from tests.support.run_site import RunSite
 from tests.support.small_pipeline import SINKS, answer, deliver
 
@@ -97,8 +98,8 @@ def test_a_run_that_dies_once_at_any_point_is_finished_by_the_next_run(
 @pytest.mark.parametrize(
     ("bucket", "sample"),
     [
-        *(("on a disk", sample) for sample in range(100)),
-        *(pytest.param("in a store", sample, marks=pytest.mark.stores) for sample in range(100, 105)),
+        *((ON_A_DISK, sample) for sample in range(100)),
+        *(pytest.param(IN_A_STORE, sample, marks=pytest.mark.stores) for sample in range(100, 105)),
     ],
     indirect=["bucket"],
 )
@@ -147,10 +148,10 @@ SOME = {Step.ATTEMPT_CREATE, Step.INCARNATION_CLOSE, Step.MANIFEST_CREATE, Step.
 @pytest.mark.parametrize(
     ("bucket", "steps"),
     [
-        pytest.param("on a disk", SOME, id="some points"),
-        pytest.param("in a store", SOME, id="some points in a store", marks=[pytest.mark.stores, pytest.mark.nightly]),
-        pytest.param("on a disk", set(Step), id="every point", marks=pytest.mark.nightly),
-        pytest.param("in a store", set(Step), id="every point in a store", marks=[pytest.mark.stores, pytest.mark.nightly]),
+        pytest.param(ON_A_DISK, SOME, id="some points"),
+        pytest.param(IN_A_STORE, SOME, id="some points in a store", marks=AT_NIGHT),
+        pytest.param(ON_A_DISK, set(Step), id="every point", marks=pytest.mark.nightly),
+        pytest.param(IN_A_STORE, set(Step), id="every point in a store", marks=AT_NIGHT),
     ],
     indirect=["bucket"],
 )

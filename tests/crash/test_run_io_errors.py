@@ -14,6 +14,7 @@ import pytest
 from spark_jobs.protocol.errors import OutcomeUnknownError, StorageError, StreamPipelineError
 from spark_jobs.protocol.steps import Step, observed_by
 from tests.support.crashes import HOUSEKEEPING, NOT_IN_A_SMALL_RUN
+from tests.support.places import IN_A_STORE
 from tests.support.run_site import RunSite
 from tests.support.small_pipeline import answer
 from tests.support.systems import FaultSystem
@@ -95,7 +96,7 @@ def requests(any_site: RunSite, tmp_path: Path) -> list[int]:
 # Each night another share. By day the sample on a disk already finds faults that do not depend on the store.
 @pytest.mark.nightly
 @pytest.mark.stores
-@pytest.mark.parametrize("bucket", ["in a store"], indirect=True)
+@pytest.mark.parametrize("bucket", [IN_A_STORE], indirect=True)
 @pytest.mark.parametrize("answer_lost", [False, True], ids=["not done", "done but answer lost"])
 def test_a_pipeline_survives_a_failure_of_a_request_to_a_store(
     any_site: RunSite, requests: list[int], answer_lost: bool, seed: int, tmp_path: Path

@@ -23,6 +23,7 @@ from tests.support.growing_table import BOUNDED, LIVE
 from tests.support.hdfs_cluster import hdfs_cluster
 from tests.support.object_store import object_store_apart
 from tests.support.permissions import obey_permissions
+from tests.support.places import AT_NIGHT, IN_A_STORE, ON_A_DISK
 from tests.support.running import lose
 from tests.support.session_stores import store_of
 from tests.support.shared_application import SHARED_APPLICATION, session_jars
@@ -168,16 +169,8 @@ class Site:
         return list(CheckpointStore(self.files).ids())
 
 
-ON_A_DISK, IN_A_STORE = "on a disk", "in a store"
-AT_NIGHT = [pytest.mark.stores, pytest.mark.nightly]
-IN_A_STORE_AT_NIGHT = [ON_A_DISK, pytest.param(IN_A_STORE, marks=AT_NIGHT)]
-
-in_a_store_too = pytest.mark.parametrize("site", [ON_A_DISK, pytest.param(IN_A_STORE, marks=pytest.mark.stores)], indirect=True)
-"""Runs a test on a disk, and with home and tables in a store."""
-in_a_store_at_night = pytest.mark.parametrize("site", IN_A_STORE_AT_NIGHT, indirect=True)
-"""Does the same, in a store only at night. By day the run on a disk already finds faults that do not depend on the store."""
 bounded_or_in_a_store_at_night = pytest.mark.parametrize(
-    ("events", "site"),
+    ("events", "bucket"),
     [
         (LIVE, ON_A_DISK),
         pytest.param(BOUNDED, ON_A_DISK, marks=pytest.mark.nightly),
@@ -185,14 +178,19 @@ bounded_or_in_a_store_at_night = pytest.mark.parametrize(
     ],
     indirect=True,
 )
-"""Does the same for a live input, and at night runs the test on a disk for an input that ends."""
+"""Does what :data:`in_a_store_at_night` does for a live input. At night also runs the test on a disk for an input that ends."""
 
 
 @pytest.fixture
-def site(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -> Site:
+def bucket(request: pytest.FixtureRequest) -> str | None:
+    """The store of home and tables, for tests with the parameter ``in a store``. None: they are on a disk."""
+    return None if getattr(request, "param", ON_A_DISK) == ON_A_DISK else request.getfixturevalue("store")
+
+
+@pytest.fixture
+def site(spark: SparkSession, tmp_path: Path, bucket: str | None, request: pytest.FixtureRequest) -> Site:
     """A home and tables, by default on a disk."""
-    in_a_store = getattr(request, "param", ON_A_DISK) == IN_A_STORE
-    found: Site = request.getfixturevalue("store_site") if in_a_store else Site(spark, tmp_path)
+    found: Site = request.getfixturevalue("store_site") if bucket else Site(spark, tmp_path)
     return found
 
 

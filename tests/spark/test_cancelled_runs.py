@@ -16,8 +16,9 @@ from spark_jobs.protocol.steps import Step, observed_by
 from spark_jobs.runtime.driver.cancellation import Cancellation
 from spark_jobs.runtime.launch import launch_requested
 from tests.spark import inputs
-from tests.spark.conftest import Site, in_a_store_at_night
+from tests.spark.conftest import Site
 from tests.spark.rows import answer, assert_same, public
+from tests.support.places import in_a_store_at_night
 
 pytestmark = pytest.mark.spark
 

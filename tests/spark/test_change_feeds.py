@@ -7,7 +7,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs import FEED_DELETES, FEED_SEQUENCE, DeltaSink, Pipeline
 from spark_jobs.protocol.errors import RejectedError
-from tests.spark.conftest import AT_NIGHT, IN_A_STORE, ON_A_DISK, Site
+from tests.spark.conftest import Site
+from tests.support.places import AT_NIGHT, IN_A_STORE, ON_A_DISK
 
 pytestmark = pytest.mark.spark
 
@@ -52,14 +53,14 @@ def _change(site: Site, draw: random.Random) -> None:
 
 
 @pytest.mark.parametrize(
-    ("site", "seed"),
+    ("bucket", "seed"),
     [
         (ON_A_DISK, 1),
         *(pytest.param(ON_A_DISK, seed, marks=pytest.mark.nightly) for seed in range(2, 30)),
         # by day tests/spark/test_sources.py reads a source in a store, and the first case a feed on a disk
         pytest.param(IN_A_STORE, 1, marks=AT_NIGHT),
     ],
-    indirect=["site"],
+    indirect=["bucket"],
 )
 def test_a_copy_through_the_change_feed_has_the_rows_of_the_original_table(site: Site, seed: int) -> None:
     draw = random.Random(seed)

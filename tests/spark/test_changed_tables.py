@@ -13,7 +13,8 @@ from spark_jobs.publication.publisher import publish
 from spark_jobs.publication.transactions import Publishers
 from spark_jobs.storage.table_uris import table_uri
 from tests.spark import inputs
-from tests.spark.conftest import Site, in_a_store_at_night
+from tests.spark.conftest import Site
+from tests.support.places import in_a_store_at_night
 
 pytestmark = pytest.mark.spark
 

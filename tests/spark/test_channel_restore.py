@@ -16,8 +16,9 @@ from spark_jobs.runtime.start.restore import restore
 from spark_jobs.runtime.state.pinning import StateCopies, new_state_directory, persist, pin
 from spark_jobs.storage.files import Files, local_path
 from spark_jobs.storage.table_uris import table_uri
-from tests.spark.conftest import Site, in_a_store_at_night
+from tests.spark.conftest import Site
 from tests.support.documents import a_sample_manifest
+from tests.support.places import in_a_store_at_night
 from tests.support.private_logs import begun
 from tests.support.state_site import cut
 from tests.support.systems import quick

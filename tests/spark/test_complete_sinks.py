@@ -11,9 +11,10 @@ from pyspark.sql import functions as F
 from spark_jobs import DeltaSink, Pipeline
 from spark_jobs.publication.publisher import publish
 from tests.spark import inputs
-from tests.spark.conftest import Site, in_a_store_at_night
+from tests.spark.conftest import Site
 from tests.spark.rows import answer, assert_same, public
 from tests.support.opened_tables import opened
+from tests.support.places import in_a_store_at_night
 
 pytestmark = pytest.mark.spark
 

@@ -12,8 +12,9 @@ from pyspark.sql import functions as F
 
 from spark_jobs import CheckpointSettings, DeltaSink, Pipeline
 from tests.spark import inputs
-from tests.spark.conftest import IN_A_STORE, IN_A_STORE_AT_NIGHT, Site
+from tests.spark.conftest import Site
 from tests.spark.rows import Rows, answer, assert_same, public
+from tests.support.places import IN_A_STORE, IN_A_STORE_AT_NIGHT
 
 pytestmark = pytest.mark.spark
 

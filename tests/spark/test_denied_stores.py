@@ -103,11 +103,11 @@ def test_a_home_and_a_table_in_the_bucket_of_the_credentials_are_written(own: Si
     assert public(table, ["id"]) == {(1,): 1, (2,): 1, (3,): 1}
 
 
-@pytest.mark.parametrize(("bucket", "kind"), [("others", AccessDeniedError), ("missing", NotFoundError)])
+@pytest.mark.parametrize(("whose", "kind"), [("others", AccessDeniedError), ("missing", NotFoundError)])
 def test_a_table_in_a_bucket_of_other_credentials_is_refused(
-    own: Site, buckets: Buckets, folder: str, bucket: str, kind: type[StorageError]
+    own: Site, buckets: Buckets, folder: str, whose: str, kind: type[StorageError]
 ) -> None:
-    place = f"{getattr(buckets, bucket)}/{uuid4()}"
+    place = f"{getattr(buckets, whose)}/{uuid4()}"
     with pytest.raises(kind) as refused:
         own.run(_pipeline(folder, place))
     _assert_says_whose_credentials(refused.value, place)
@@ -115,11 +115,11 @@ def test_a_table_in_a_bucket_of_other_credentials_is_refused(
 
 
 @pytest.mark.parametrize("read", [_files, _table])
-@pytest.mark.parametrize(("bucket", "kind"), [("others", AccessDeniedError), ("missing", NotFoundError)])
+@pytest.mark.parametrize(("whose", "kind"), [("others", AccessDeniedError), ("missing", NotFoundError)])
 def test_a_source_in_a_bucket_of_other_credentials_is_refused(
-    own: Site, buckets: Buckets, read: Read, bucket: str, kind: type[StorageError]
+    own: Site, buckets: Buckets, read: Read, whose: str, kind: type[StorageError]
 ) -> None:
-    place = f"{getattr(buckets, bucket)}/{uuid4()}"
+    place = f"{getattr(buckets, whose)}/{uuid4()}"
     with pytest.raises(kind) as refused:
         own.run(_pipeline(place, f"{own.store}/table", read))
     _assert_says_whose_credentials(refused.value, place)
@@ -127,11 +127,11 @@ def test_a_source_in_a_bucket_of_other_credentials_is_refused(
 
 
 @pytest.mark.parametrize("wanted", [Wanted.SAVEPOINT, Wanted.STOP])
-@pytest.mark.parametrize(("bucket", "kind"), [("others", AccessDeniedError), ("missing", NotFoundError)])
+@pytest.mark.parametrize(("whose", "kind"), [("others", AccessDeniedError), ("missing", NotFoundError)])
 def test_a_savepoint_in_a_bucket_of_other_credentials_is_refused_before_its_checkpoint(
-    site: Site, buckets: Buckets, folder: str, bucket: str, kind: type[StorageError], wanted: Wanted
+    site: Site, buckets: Buckets, folder: str, whose: str, kind: type[StorageError], wanted: Wanted
 ) -> None:
-    place = f"{getattr(buckets, bucket)}/{uuid4()}"
+    place = f"{getattr(buckets, whose)}/{uuid4()}"
     with Running(site.spark, _pipeline(folder, str(site.tables / "table"), bounded=False), site.home) as running:
         running.until(lambda: running.status)
         requests, request = CheckpointRequests(running.files), request_id("a", wanted)

@@ -18,9 +18,10 @@ from spark_jobs.protocol.ids import StageName
 from spark_jobs.protocol.start_requests import StartOptions
 from spark_jobs.runtime.stages.gate import Gate
 from spark_jobs.storage.open import open_place
-from tests.spark.conftest import Site, in_a_store_at_night
+from tests.spark.conftest import Site
 from tests.support.bounded_pipeline import ROWS_A_PART, Answer, Changes, Params, admitted, orders, public
 from tests.support.opened_tables import opened
+from tests.support.places import in_a_store_at_night
 from tests.support.running import Running
 
 pytestmark = pytest.mark.spark

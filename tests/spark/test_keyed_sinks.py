@@ -13,8 +13,9 @@ from spark_jobs.protocol.errors import InvalidPipelineError, UnsupportedTableErr
 from spark_jobs.publication.publisher import publish
 from spark_jobs.publication.transactions import Publishers
 from spark_jobs.storage.open import open_files
-from tests.spark.conftest import Site, in_a_store_too
+from tests.spark.conftest import Site
 from tests.spark.rows import Rows, answer, public
+from tests.support.places import in_a_store_too
 
 pytestmark = pytest.mark.spark
 

@@ -23,7 +23,8 @@ from spark_jobs.runtime.staged.private_log import PrivateLog, StagedBatch
 from spark_jobs.runtime.stages import staging
 from spark_jobs.storage.open import open_files, open_place
 from spark_jobs.storage.table_uris import table_uri
-from tests.spark.conftest import Site, in_a_store_too
+from tests.spark.conftest import Site
+from tests.support.places import in_a_store_too
 from tests.support.systems import quick
 
 pytestmark = pytest.mark.spark

@@ -18,9 +18,10 @@ from spark_jobs.runtime.tables.table_places import TablePlace
 from spark_jobs.runtime.tables.tables import read_table
 from spark_jobs.storage.open import open_place
 from spark_jobs.storage.table_uris import table_uri
-from tests.spark.conftest import Site, in_a_store_at_night
+from tests.spark.conftest import Site
 from tests.support import delta_logs
 from tests.support.opened_tables import with_log
+from tests.support.places import in_a_store_at_night
 
 pytestmark = pytest.mark.spark
 

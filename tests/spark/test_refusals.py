@@ -21,9 +21,10 @@ from spark_jobs.protocol.errors import InvalidPipelineError, UnsupportedTableErr
 from spark_jobs.protocol.ids import AttemptNumber, RunId
 from spark_jobs.protocol.steps import Step, observed_by
 from tests.spark import inputs
-from tests.spark.conftest import Site, in_a_store_too
+from tests.spark.conftest import Site
 from tests.spark.rows import public_count
 from tests.support.command_line import spark_jobs
+from tests.support.places import in_a_store_too
 
 pytestmark = pytest.mark.spark
 

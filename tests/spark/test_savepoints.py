@@ -19,12 +19,13 @@ from spark_jobs.protocol.ids import CheckpointId, SinkName, StageName
 from spark_jobs.protocol.steps import Step, observed_by
 from spark_jobs.publication.verification import named_by_home
 from spark_jobs.storage.open import open_place
-from tests.spark.conftest import Site, bounded_or_in_a_store_at_night, in_a_store_at_night
+from tests.spark.conftest import Site, bounded_or_in_a_store_at_night
 from tests.spark.rows import answer, assert_same, public, public_count
 from tests.support.command_line import document, spark_jobs
 from tests.support.file_systems import elsewhere
 from tests.support.growing_table import Events, bounded_at_night, events_of
 from tests.support.opened_tables import opened
+from tests.support.places import in_a_store_at_night
 from tests.support.running import Running
 from tests.support.running_minutes import closed_minutes, goes_on_until_all_is_shown, ids, minutes_of, three_stages
 from tests.support.stopped_pipelines import has_staged, refused, restored, stopped

@@ -31,7 +31,8 @@ from spark_jobs.runtime.stages.watermark import END_OF_TIME_MS
 from spark_jobs.runtime.start.restore import restore
 from spark_jobs.runtime.state.pinning import StateCopies, new_state_directory, persist, pin
 from spark_jobs.storage.files import Files, local_path
-from tests.spark.conftest import Site, in_a_store_at_night
+from tests.spark.conftest import Site
+from tests.support.places import in_a_store_at_night
 from tests.support.running import lose
 from tests.support.state_site import HOURLY, manifest_of
 from tests.support.systems import quick

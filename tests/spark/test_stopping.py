@@ -24,12 +24,13 @@ from spark_jobs.protocol.steps import Step, observed_by
 from spark_jobs.runtime.checkpoints import exports
 from spark_jobs.storage.files import create_document
 from spark_jobs.storage.open import open_place
-from tests.spark.conftest import Site, bounded_or_in_a_store_at_night, in_a_store_at_night
+from tests.spark.conftest import Site, bounded_or_in_a_store_at_night
 from tests.spark.rows import answer, assert_same, public, public_count
 from tests.support.command_line import document, spark_jobs
 from tests.support.crashes import HOUSEKEEPING, Watched
 from tests.support.growing_table import Events, bounded_at_night, bounded_too, events_of
 from tests.support.live_pipeline import DELAY_S
+from tests.support.places import in_a_store_at_night
 from tests.support.reminders import Reminders
 from tests.support.running import Running
 from tests.support.running_minutes import assert_shown, goes_on_until_all_is_shown, ids, three_stages

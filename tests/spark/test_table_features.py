@@ -33,6 +33,7 @@ from tests.spark.rows import Rows, answer, assert_same
 from tests.support import delta_logs
 from tests.support.engines import ENGINES, ReaderError
 from tests.support.opened_tables import copy_all
+from tests.support.places import IN_A_STORE, ON_A_DISK
 from tests.support.run_site import SMALL
 from tests.support.table_features import DELTA_RS, FEATURES, MODES, READERS, SPARK, Feature
 
@@ -60,7 +61,6 @@ EVERY_TABLE = frozenset({"appendOnly", "invariants"})
 MADE = [feature for feature in FEATURES if feature.since <= Version(pyspark.__version__)]
 """The features that this Spark's Delta has."""
 BY_KEY = {feature.key: feature for feature in MADE}
-ON_A_DISK, IN_A_STORE = "on a disk", "in a store"
 PLACES = (ON_A_DISK, IN_A_STORE)
 """The places of the home and of the tables."""
 

@@ -13,8 +13,9 @@ from spark_jobs.protocol.errors import InterruptedRunError, InvalidPipelineError
 from spark_jobs.publication.publisher import publish
 from spark_jobs.publication.transactions import Publishers
 from tests.spark import inputs
-from tests.spark.conftest import Site, in_a_store_at_night
+from tests.spark.conftest import Site
 from tests.spark.rows import answer, public
+from tests.support.places import in_a_store_at_night
 
 pytestmark = pytest.mark.spark
 

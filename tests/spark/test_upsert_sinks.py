@@ -13,8 +13,9 @@ from spark_jobs import DeltaSink, Pipeline
 from spark_jobs.protocol.documents import Publisher
 from spark_jobs.protocol.errors import InvalidPipelineError
 from tests.spark import inputs
-from tests.spark.conftest import Site, in_a_store_too
+from tests.spark.conftest import Site
 from tests.spark.rows import Rows, answer, assert_same, public
+from tests.support.places import in_a_store_too
 
 pytestmark = pytest.mark.spark
 

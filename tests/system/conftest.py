@@ -10,6 +10,7 @@ from tests.support.drivers import Drivers, drivers_on
 from tests.support.google_cloud import google_cloud
 from tests.support.hdfs_cluster import hdfs_cluster
 from tests.support.object_store import object_store, object_store_apart
+from tests.support.places import ON_A_DISK
 from tests.support.run_site import RunSite
 from tests.support.seeds import seed
 from tests.support.small_pipeline import deliver
@@ -17,16 +18,11 @@ from tests.support.versitygw import versitygw
 
 __all__ = ["seed"]
 
-in_s3_at_night = pytest.mark.parametrize(
-    "bucket", ["on a disk", pytest.param("in S3", marks=[pytest.mark.stores, pytest.mark.nightly])], indirect=True
-)
-"""Runs a test on a disk, and at night with home and tables in S3."""
-
 
 @pytest.fixture
 def bucket(request: pytest.FixtureRequest) -> Iterator[str | None]:
-    """The store of home and tables, for tests with the parameter ``in S3``. None: they are on a disk."""
-    if getattr(request, "param", "on a disk") == "on a disk":
+    """The store of home and tables, for tests with the parameter ``in a store``. None: they are on a disk."""
+    if getattr(request, "param", ON_A_DISK) == ON_A_DISK:
         yield None
         return
     with object_store_apart() as place:

@@ -22,8 +22,8 @@ from tests.support import bounded_pipeline
 from tests.support.bounded_pipeline import KEYS, SINKS, Answer, Changes, public
 from tests.support.drivers import Doomed, Drivers, drivers_on
 from tests.support.killed_drivers import KilledDrivers
+from tests.support.places import IN_A_STORE, ON_A_DISK, in_a_store_at_night
 from tests.support.run_site import RunSite
-from tests.system.conftest import in_s3_at_night
 
 pytestmark = [pytest.mark.spark, pytest.mark.nightly]
 
@@ -132,10 +132,10 @@ def bounded(tmp_path: Path, seed: int, bucket: str | None) -> Iterator[Bounded]:
 @pytest.mark.parametrize(
     ("bucket", "kills", "parts", "publish"),
     [
-        ("on a disk", 25, 39, "final"),
-        ("on a disk", 10, 24, "every_checkpoint"),
-        pytest.param("in S3", 10, 24, "final", marks=pytest.mark.stores),
-        pytest.param("in S3", 6, 24, "every_checkpoint", marks=pytest.mark.stores),
+        (ON_A_DISK, 25, 39, "final"),
+        (ON_A_DISK, 10, 24, "every_checkpoint"),
+        pytest.param(IN_A_STORE, 10, 24, "final", marks=pytest.mark.stores),
+        pytest.param(IN_A_STORE, 6, 24, "every_checkpoint", marks=pytest.mark.stores),
     ],
     indirect=["bucket"],
 )
@@ -157,7 +157,7 @@ def test_with_home_and_tables_alone_only_what_came_after_the_newest_checkpoint_i
         assert bounded.drivers.site.publications(SINKS) == dict.fromkeys(SINKS, 1)
 
 
-@in_s3_at_night
+@in_a_store_at_night
 def test_with_home_and_tables_alone_a_final_checkpoint_becomes_public_once(bounded: Bounded) -> None:
     bounded.changes.deliver(3)
     for doom in (Doomed("killed", Step.PUBLISH_SINK, before=True), Doomed("killed", Step.BURY_KEYS, before=False)):

@@ -7,9 +7,9 @@ from spark_jobs.control.checkpoint_requests import CheckpointRequests, request_i
 from spark_jobs.protocol.checkpoint_requests import Wanted
 from tests.support.drivers import ended
 from tests.support.killed_streams import Live, bounded, bounded_too, live
+from tests.support.places import in_a_store_at_night
 from tests.support.seeds import seed
 from tests.support.state_partitions import partitions
-from tests.system.conftest import in_s3_at_night
 
 __all__ = ["bounded", "live", "seed"]
 pytestmark = pytest.mark.spark
@@ -23,7 +23,7 @@ def partitions_of(live: Live) -> dict[str, int]:
 
 @pytest.mark.nightly
 @bounded_too
-@in_s3_at_night
+@in_a_store_at_night
 def test_a_new_driver_rescales_before_it_has_run_any_query(live: Live) -> None:
     """A bounded round is stopped while its windows are counted."""
     live.add(300)

@@ -10,8 +10,8 @@ from spark_jobs.home.layout import DRIVER_LOCK, JVM_LOCK
 from tests.support.drivers import ended
 from tests.support.killed_streams import Live, bounded, bounded_at_night, live
 from tests.support.live_pipeline import public_ids
+from tests.support.places import in_a_store_at_night
 from tests.support.seeds import seed
-from tests.system.conftest import in_s3_at_night
 
 __all__ = ["bounded", "live", "seed"]
 pytestmark = [pytest.mark.spark, pytest.mark.nightly]
@@ -26,7 +26,7 @@ def signal_all(processes: list[psutil.Process], number: int) -> None:
 
 
 @bounded_at_night
-@in_s3_at_night
+@in_a_store_at_night
 def test_a_driver_that_wakes_late_stops_itself_and_every_row_is_public_once(live: Live) -> None:
     furthest = "copied" if live.bounded else "again"
     live.add(ROWS)

@@ -8,6 +8,7 @@ import pytest
 from spark_jobs.protocol.steps import Step
 from tests.support.crashes import HOUSEKEEPING, NOT_IN_A_SMALL_RUN, watched
 from tests.support.drivers import Doomed, Drivers, drivers_on
+from tests.support.places import AT_NIGHT, IN_A_STORE, ON_A_DISK
 from tests.support.run_site import RunSite
 from tests.support.small_pipeline import SINKS, answer, deliver
 
@@ -58,12 +59,10 @@ def kill_in_turn(drivers: Drivers, moments: Moments) -> None:
 @pytest.mark.parametrize(
     ("bucket", "moments"),
     [
-        pytest.param("on a disk", A_FEW, id="at a few"),
-        pytest.param("on a disk", ALTERNATELY | SWEPT, id="before or after each", marks=pytest.mark.nightly),
-        pytest.param("on a disk", BOTH | SWEPT, id="before and after each", marks=pytest.mark.nightly),
-        pytest.param(
-            "in S3", ALTERNATELY | SWEPT, id="before or after each, in S3", marks=[pytest.mark.stores, pytest.mark.nightly]
-        ),
+        pytest.param(ON_A_DISK, A_FEW, id="at a few"),
+        pytest.param(ON_A_DISK, ALTERNATELY | SWEPT, id="before or after each", marks=pytest.mark.nightly),
+        pytest.param(ON_A_DISK, BOTH | SWEPT, id="before and after each", marks=pytest.mark.nightly),
+        pytest.param(IN_A_STORE, ALTERNATELY | SWEPT, id="before or after each, in S3", marks=AT_NIGHT),
     ],
     indirect=["bucket"],
 )

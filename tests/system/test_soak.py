@@ -17,6 +17,7 @@ from tests.support.drivers import Drivers, drivers_on, ended
 from tests.support.killed_drivers import KilledDrivers
 from tests.support.live_pipeline import public_ids
 from tests.support.opened_tables import opened, with_log
+from tests.support.places import IN_A_STORE, ON_A_DISK
 from tests.support.run_site import RunSite
 from tests.support.soak_pipeline import Orders
 
@@ -95,7 +96,7 @@ class Soak(KilledDrivers):
 @pytest.mark.nightly
 @pytest.mark.parametrize(
     ("bucket", "rounds"),
-    [("on a disk", ROUNDS), pytest.param("in S3", ROUNDS_IN_S3, marks=pytest.mark.stores)],
+    [(ON_A_DISK, ROUNDS), pytest.param(IN_A_STORE, ROUNDS_IN_S3, marks=pytest.mark.stores)],
     indirect=["bucket"],
 )
 def test_healthy_tables_keep_up_and_the_ledger_has_what_is_missing_until_it_is_backfilled(

@@ -17,6 +17,7 @@ from tests.support import live_pipeline
 from tests.support.crashes import HOUSEKEEPING
 from tests.support.drivers import Doomed, Drivers, drivers_on, ended
 from tests.support.live_pipeline import BOUNDED, Events, public_ids, public_minutes
+from tests.support.places import IN_A_STORE, ON_A_DISK
 from tests.support.run_site import RunSite
 from tests.support.stop_steps import DRAIN_STEPS, FLUSH_STEPS, STOP_STEPS
 
@@ -25,7 +26,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.nightly]
 PATIENCE_S = 120.0
 LOOK_S = 0.2
 ROWS, FILES = 500, 25
-IN_S3 = "in S3"
 CASES = [
     pytest.param(
         bucket,
@@ -33,15 +33,16 @@ CASES = [
         drain,
         Doomed("killed", step, before, since=Step.DRAIN_BEGIN if step in FLUSH_STEPS else None),
         id=f"{'drain' if drain else 'stop'} {'before' if before else 'after'} {step.value}-{'bounded' if bounded else 'live'}-{bucket}",
-        marks=pytest.mark.stores if bucket == IN_S3 else (),
+        marks=pytest.mark.stores if bucket == IN_A_STORE else (),
     )
-    for bucket in ("on a disk", IN_S3)
+    for bucket in (ON_A_DISK, IN_A_STORE)
     for bounded in (False, True)
     for drain, steps in ((False, STOP_STEPS), (True, DRAIN_STEPS))
     for number, step in enumerate(steps)
     for before in (True, False)
     if drain or not bounded or step not in HOUSEKEEPING  # such a stop comes before the first stage's rows are consumed
-    if bucket != IN_S3 or before == ((number + bounded) % 2 == 0)  # one of the two for a live input, the other for a bounded one
+    if bucket != IN_A_STORE
+    or before == ((number + bounded) % 2 == 0)  # one of the two for a live input, the other for a bounded one
 ]
 
 
