@@ -22,7 +22,7 @@ def open_allowed_home(home: str | None, roots: Sequence[str], work_root: str | N
     Args:
         home: A path or URL; a relative path starts at the first root.
         roots: Directories, or prefixes in stores, that may hold homes.
-        work_root: The place for the caches of homes in stores; by default the directory of this user.
+        work_root: The place for the work directories of homes in stores. None: each is in the cache of its home.
 
     Raises:
         AccessDeniedError: The home is outside every root, or is a root itself, or there are no roots.
@@ -106,11 +106,11 @@ def check_roots(
             check_create_if_absent(files)
     found = f" Savepoints can be looked for in {', '.join(savepoint_roots)}." if savepoint_roots else ""
     away = [root for root, files in opened.items() if not is_mounted(files)]
-    return f"{', '.join(roots)} can hold homes.{_caches(away, work_root, driver_is_here) if away else ''}{found}"
+    return f"{', '.join(roots)} can hold homes.{_work_root_in_words(away, work_root, driver_is_here) if away else ''}{found}"
 
 
-def _caches(away: Sequence[str], work_root: str | None, driver_is_here: bool) -> str:
-    """Describes the caches of homes in stores, in words."""
+def _work_root_in_words(away: Sequence[str], work_root: str | None, driver_is_here: bool) -> str:
+    """Returns where drivers of homes in stores work, in words."""
     if not work_root:
         return f" Homes in {', '.join(away)} have no work root: drivers use their own disks and need a local master."
     if not driver_is_here:

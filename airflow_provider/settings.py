@@ -61,7 +61,7 @@ class Settings:
     spark_main: str | None = None
     """The path of ``spark_jobs/main.py`` in a cluster."""
     work_root: str | None = None
-    """The place for the caches of homes in stores: a directory, or a URL."""
+    """The place for the work directories of homes in stores: a directory, or a URL."""
     store_conn_id: str | None = None
     """The connection with the credentials for an object store. None: those of the environment, or the role of the host."""
 

@@ -26,7 +26,7 @@ def open_home(url: str, work_root: str | None = None) -> tuple[Files, PipelineDo
 
     Args:
         url: The home.
-        work_root: Where its work directories are; only for commands that run stages.
+        work_root: The place for its work directories; only for commands that run stages.
 
     Raises:
         InvalidParameterError: The URL is not that of a directory that can be opened.

@@ -1,21 +1,21 @@
 """Opens a pipeline's home: a directory, or a place in a store with a cache.
 
 The guarantees depend on documents: small files that are created if absent. They, and everything that a checkpoint names, can be in every
-storage that fulfils the port's contract. A running Spark query needs a work directory for its own checkpoints, and a driver needs a
-directory for its locks and logs. In a home that is a directory the three are one.
+storage that fulfils the port's contract. A running Spark query needs a *work directory* for its own checkpoints, and a driver needs a
+directory for its locks and logs. If the home is a directory, they are in it.
 
-For a home in an object store or in HDFS the other two are *caches*. Every host can rebuild them from any checkpoint. Both are on the
-driver's own disk, or below a *work root*: a directory that the executors of a cluster share with the driver. A work root may also be in a
-store. Then the work directories alone are there.
+A home in an object store or in HDFS has a *cache*: a directory with the driver's locks and logs, and with the work directories. A start on
+any host can do without it, and builds a work directory from a checkpoint. The cache is on the driver's own disk, or below a *work root*: a
+directory that the executors of a cluster share with the driver. A work root may also be in a store. Then it has the work directories, and
+the cache is on the driver's own disk.
 
 Invariants:
 
 1. A document, or a file of state that a manifest names, is in the home's own storage before any document says that it is durable.
-2. The path decides whether a file is in the directory, among the work directories, or in the home's own storage. There are two
-   exceptions. A large file of ``state`` waits in the directory from the cut until it is made durable, so that a cut moves few bytes, unless
-   the work directory is in a store. And the end of each file in ``logs`` is copied to the home's own storage, for hosts without the
-   directory.
-3. A process that only reads documents needs no directory, and never asks for its place.
+2. The path decides whether a file is in the cache, in a work directory, or in the home's own storage. There are two exceptions. A large
+   file of ``state`` waits in the cache from the cut until it is durable, so that a cut moves few bytes, unless the work directory is in a
+   store. And the end of each file in ``logs`` is copied to the home's own storage, for hosts without the cache.
+3. A process that only reads documents needs no cache, and never asks for its place.
 """
 
 import os
@@ -54,8 +54,8 @@ def open_home(url: str, work_root: str | None = None) -> Files:
 
     Args:
         url: A path or a ``file:`` URL; or one of a store, as :func:`~spark_jobs.storage.open.open_place` takes it.
-        work_root: For a home that is no directory: the place below which its work directories are. A directory also has the driver's locks
-            and logs. None: the caches of this user.
+        work_root: The place for the work directories of a home in a store. If it is a directory, it has the whole cache. None: the cache is
+            in the directory of this user's caches.
 
     Raises:
         InvalidParameterError: The URL or the work root has none of these forms, or a work root is given for a directory.
@@ -73,8 +73,8 @@ def open_home(url: str, work_root: str | None = None) -> Files:
         return files
     if not work_root:
         return DividedHome(files)
-    cache = open_place(work_root).below(cache_name(files.url))
-    return DividedHome(files, cache) if is_mounted(cache) else DividedHome(files, work=cache)
+    place = open_place(work_root).below(cache_name(files.url))
+    return DividedHome(files, cache=place) if is_mounted(place) else DividedHome(files, work=place)
 
 
 class DividedHome:
@@ -82,16 +82,16 @@ class DividedHome:
 
     Args:
         documents: The store.
-        directory: The directory for locks and logs. None: the one of this user's caches.
-        work: The place with the work directories. None: the directory.
+        cache: The directory for locks, logs and files of state that wait. None: one in the directory of this user's caches.
+        work: The place with the work directories. None: the cache.
     """
 
-    def __init__(self, documents: Files, directory: Files | None = None, work: Files | None = None) -> None:
+    def __init__(self, documents: Files, cache: Files | None = None, work: Files | None = None) -> None:
         self.documents = documents
-        self._directory = directory
+        self._cache = cache
         self._work = work
         self._adopted = set[str]()
-        """Files of states that this process has put into the directory and not yet into the documents' storage. They are complete."""
+        """Files of states that this process has put into the cache and not yet into the documents' storage. They are complete."""
 
     @property
     def url(self) -> str:
@@ -99,20 +99,20 @@ class DividedHome:
         return self.documents.url
 
     @property
-    def directory(self) -> Files:
-        """Returns the directory for locks and logs.
+    def cache(self) -> Files:
+        """Returns the directory for locks, logs and files of state that wait.
 
         Raises:
             MissingRequirementError: This user has no directory for caches.
         """
-        if self._directory is None:
-            self._directory = LocalFiles(_own_caches(self.url)).below(cache_name(self.url))
-        return self._directory
+        if self._cache is None:
+            self._cache = LocalFiles(_user_caches(self.url)).below(cache_name(self.url))
+        return self._cache
 
     @property
     def work(self) -> Files:
         """Returns the place with the work directories."""
-        return self._work or self.directory
+        return self._work or self.cache
 
     def local(self, path: str = "") -> Path | None:
         return self._at(path).local(path) if _is_apart(path) else None
@@ -153,7 +153,7 @@ class DividedHome:
         if _first(path) != STATE:
             self._at(path).link_or_copy(source, path)
             return
-        self.directory.link_or_copy(source, path)
+        self.cache.link_or_copy(source, path)
         self._adopted.add(path)
 
     def copy(self, source: Files, named: str, path: str) -> Digest:
@@ -171,7 +171,7 @@ class DividedHome:
         self._adopted.discard(path)
 
     def sync(self, *paths: str) -> None:
-        for files in (self.directory, self._work):
+        for files in (self.cache, self._work):
             here = [path for path in paths if _is_apart(path) and self._at(path) is files]
             if files is not None and here:
                 files.sync(*here)
@@ -189,19 +189,19 @@ class DividedHome:
     def _at(self, path: str) -> Files:
         if not _is_apart(path):
             return self.documents
-        return self.work if is_in_work_directory(path) else self.directory
+        return self.work if is_in_work_directory(path) else self.cache
 
     def _holders(self, path: str) -> list[Files]:
         """Returns the places where a file may be, the better one first."""
         top = _first(path)
         if top == STATE and path in self._adopted:
-            return [self.directory, self.documents]
+            return [self.cache, self.documents]
         if top == STATE:
-            return [self.documents, self.directory]  # a file that still waits there may be incomplete after a crash of the host
+            return [self.documents, self.cache]  # a file that still waits there may be incomplete after a crash of the host
         if top == LOGS:
-            return [self.directory, self.documents]
+            return [self.cache, self.documents]
         if path == WORK and self._work is not None:
-            return [self.directory, self._work]
+            return [self.cache, self._work]
         return [self._at(path)]
 
     def _found(self, path: str, look: Callable[[Files], T]) -> T:
@@ -221,20 +221,20 @@ class DividedHome:
         raise missing
 
     def _bring_in(self, path: str) -> bool:
-        """Copies a waiting file from the directory into the home's own storage. Returns True if there was one."""
+        """Copies a waiting file from the cache into the home's own storage. Returns True if there was one."""
         if _first(path) != STATE:
             return False
         try:
-            self.documents.copy(self.directory, path, path)
+            self.documents.copy(self.cache, path, path)
         except NotFoundError:
             return False
         except AlreadyExistsError:  # an earlier try has copied it
-            if self.documents.digest(path) != self.directory.digest(path):
+            if self.documents.digest(path) != self.cache.digest(path):
                 raise
         return True
 
     def _forget_waiting(self, path: str) -> None:
-        file = self.directory.local(path)
+        file = self.cache.local(path)
         assert file is not None
         file.unlink(missing_ok=True)
         self._adopted.discard(path)
@@ -254,7 +254,7 @@ def cache_name(url: str) -> str:
     return f"{last}-{sha256(url.encode())[:16]}"
 
 
-def _own_caches(url: str) -> Path:
+def _user_caches(url: str) -> Path:
     """Returns the directory of this user's caches."""
     with suppress(RuntimeError):
         caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -294,7 +294,7 @@ def place_of(home: Files) -> str | None:
 
 
 def _is_apart(path: str) -> bool:
-    """Returns True if a path is in a cache."""
+    """Returns True if a path is in the cache or in a work directory."""
     return _first(path) in IN_CACHE
 
 

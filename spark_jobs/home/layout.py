@@ -56,7 +56,7 @@ STAGED = "staged"
 """In a savepoint, not in a home."""
 
 IN_CACHE = frozenset({LOGS, WORK})
-"""The directories of a home in a store that are in its cache: any checkpoint can rebuild them."""
+"""The directories of a home in a store that are in its cache, not in the store. Those of :data:`WORK` may be in a work root."""
 STATE_TRY_PARTS = 3
 """``state/<stage>/<try>``: the directory in which one try at a checkpoint keeps the state files of a stage."""
 

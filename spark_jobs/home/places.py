@@ -287,7 +287,7 @@ def check_sources(
 
 
 def _caches(home: Files) -> list[Thing]:
-    """Returns the caches of a home in a store, or nothing if the home has its own work directories."""
+    """Returns the cache of a home in a store, and its directory in a work root that is in a store. Returns nothing for a directory."""
     directory, work = home.local(WORK), home.below(work_probe_path())
     if directory is None or is_mounted(home):
         return []

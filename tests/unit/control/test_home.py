@@ -262,7 +262,7 @@ class TestStateInTheCache:
         self, home: DividedHome, documents: MemoryFiles, tmp_path: Path
     ) -> None:
         documents.create(STATE, b"state")
-        DividedHome(documents, home.directory).link_or_copy(spark_wrote(tmp_path, b"st"), STATE)
+        DividedHome(documents, home.cache).link_or_copy(spark_wrote(tmp_path, b"st"), STATE)
         assert home.read(STATE) == b"".join(home.chunks(STATE)) == b"state"
         assert home.digest(STATE).size_bytes == 5
 
@@ -289,7 +289,7 @@ class TestStateInTheCache:
         store = BroughtIn()
         waiting = DividedHome(store, LocalFiles(tmp_path / "cache"))
         waiting.link_or_copy(spark_wrote(tmp_path), STATE)
-        assert DividedHome(store, waiting.directory).digest(STATE).size_bytes == 5
+        assert DividedHome(store, waiting.cache).digest(STATE).size_bytes == 5
 
     def test_is_deleted_with_its_checkpoint_from_cache_and_store(
         self, home: DividedHome, documents: MemoryFiles, tmp_path: Path

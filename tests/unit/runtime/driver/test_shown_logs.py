@@ -74,7 +74,7 @@ def test_an_unavailable_store_does_not_end_the_run(home: DividedHome, caplog: py
         def replace(self, path: str, data: bytes) -> None:
             raise StorageError("the store is away")
 
-    with caplog.at_level(logging.WARNING), shown(DividedHome(Away(), home.directory), LOG):
+    with caplog.at_level(logging.WARNING), shown(DividedHome(Away(), home.cache), LOG):
         say(home, "begins\n")
     assert "the store is away" in caplog.text
 
