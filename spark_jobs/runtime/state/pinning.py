@@ -1,25 +1,28 @@
-"""Keeps a stage's state of a cut in the home while its query goes on, and copies it back to a work directory.
+"""Keeps the state of a stage at a cut in the home, and copies it back into a work directory.
 
-This takes two steps. :func:`pin` runs at the cut and is quick: every needed file that the parent checkpoint does not have gets a second
-name in the home, so that Spark may purge its own. :func:`persist` runs afterwards, in parallel to the stages, and makes the files durable.
-Neither changes Spark's files.
+While the query of the stage continues, Spark deletes files that it does not need any more. So keeping its state takes two steps:
 
-If the work directory is in a store, :func:`pin` copies the files, and Spark keeps a hundred batches for that.
+1. :func:`pin` runs at the cut, and is quick. It keeps every file that a restart at the cut needs and that the parent checkpoint does not
+   have. Afterwards Spark may delete its own files.
+2. :func:`persist` runs later, while the stages continue. It makes the kept files durable.
 
-If the home is in a store, :func:`pin` reads small files that are soon needless, and :func:`persist` writes them as few objects: see
-:mod:`spark_jobs.checkpoint.bundles`.
+Neither changes Spark's files. How :func:`pin` keeps a file depends on the place of the work directory and on that of the home:
 
-A file of a state store gets a hard link. A file with two names is one file: a disk fault damages both the checkpoint and the work
-directory. State can be computed again from an older checkpoint. Spark's records, such as the log of a file source, cannot. They are small,
-so they are copied. If the settings request a second copy, :func:`persist` replaces the links by copies, too, and no checkpoint refers to
-files with shared bytes.
+- If both are on a disk, a file of a state store gets a hard link in the home. A file with two names is one file: a disk fault damages the
+  checkpoint and the work directory together. State can then be computed again from an older checkpoint. Spark's records, such as the log of
+  a file source, cannot be computed again. They are small, so they are copied. With the setting ``second_copy``, :func:`persist` replaces
+  the links by copies. Then no checkpoint refers to a file that shares its bytes with a work directory.
+- If the home is in a store, small files that live for a short time are read into memory. :func:`persist` writes them as few objects: see
+  :mod:`spark_jobs.checkpoint.bundles`. Every other file gets a hard link in the home's cache, and :func:`persist` copies it into the store.
+- If the work directory is in a store, too, there are no links: the other files are copied at the cut. That takes longer. Spark keeps the
+  files of a hundred batches, so they are still there.
 
 Invariants:
 
-1. A checkpoint refers to a file that it has pinned itself or that its parent has, never to another checkpoint's. So only the remaining
-   manifests decide what a deletion may delete (model rule ``gcnames``).
-2. A try has its own directory, in which no other try ever writes, except bundles, which no try can replace. It stays until a manifest
-   that does not name it has its number (model rule ``failkeep``).
+1. A checkpoint refers to files that it has pinned itself, and to files that its parent refers to. It refers to no file of any other
+   checkpoint. So the manifests that exist decide which files may be deleted (model rule ``gcnames``).
+2. Each try at a checkpoint has a directory of its own, in which no other try changes a file. The directory stays at least until there is a
+   manifest with the number of the checkpoint. If that manifest does not name it, it may be deleted (model rule ``failkeep``).
 """
 
 import json
@@ -57,14 +60,14 @@ _SCHEMA_FILE = re.compile(r"/state/\d+/_stateSchema/[^/]+/[^/]+$")
 
 @dataclass(frozen=True)
 class StateCopies:
-    """The state of a stage in two places: in the work directory, as Spark's checkpoint, and in the home.
+    """The state of a stage in two places: in the work directory, where it is Spark's checkpoint, and in the home.
 
-    A file that one place gets from the other is not durable before :meth:`Files.sync`.
+    The methods copy or link files from one place to the other. These are not durable before :meth:`Files.sync`.
 
     Args:
         home: The home.
         log: Logs of the stage's query in the work directory.
-        second_copy: True if the two places share no file. Otherwise a file of a state store has two names if possible.
+        second_copy: True if the two places may share no file. Otherwise a file of a state store gets a hard link, if possible.
     """
 
     home: Files
@@ -86,17 +89,17 @@ class StateCopies:
         return f"{self.log.directory}/{path}"
 
     def place(self, file: StateFile, local: Sequence[Files] = ()) -> bool:
-        """Copies or links a file of a checkpoint into the work directory, with the paths that are valid there.
+        """Copies or links a file of a checkpoint into the work directory. Paths in the file become those of this work directory.
 
         Args:
             file: The file.
-            local: Other work directories that may have it, the best first.
+            local: Other work directories that may have the file. The first one with a correct copy gives it.
 
         Returns:
-            True if it came from another work directory.
+            True if another work directory gave the file, False if the home did.
 
         Raises:
-            CorruptDocumentError: No other work directory has it, and the file in the home is missing or was altered.
+            CorruptDocumentError: No other work directory has a correct copy, and the home's copy is missing or damaged.
         """
         target = self.at(file.path)
         is_local = any(self._take_local(other, file) for other in local)
@@ -115,11 +118,10 @@ class StateCopies:
         return is_local
 
     def pin(self, path: str, stored: str) -> Digest | None:
-        """Gives a file of Spark's checkpoint a second name in the home, or copies it.
+        """Keeps a file of Spark's checkpoint in the home, by a hard link or a copy.
 
         Returns:
-            The digest if the work directory is in a store. Then the copy is in the home. From a directory a store gets its copy in
-            :func:`persist`.
+            The digest, if the work directory is in a store: the bytes were read. Otherwise None.
         """
         if not is_mounted(self.work):
             return self.home.copy(self.work, self.at(path), stored)
@@ -130,7 +132,7 @@ class StateCopies:
         return None
 
     def read_small(self, path: str) -> bytes | None:
-        """Returns a file of Spark's checkpoint for a bundle; None if the home must have the file as one of its own.
+        """Returns the bytes of a file of Spark's checkpoint that goes into a bundle. Returns None for any other file.
 
         Raises:
             NotFoundError: The file does not exist.
@@ -143,14 +145,17 @@ class StateCopies:
             return None
 
     def give_back(self, file: StateFile) -> None:
-        """Copies or links a lost file back into the home."""
+        """Copies or links a file that the home has lost from the work directory into the home."""
         self._give(file, self.work, self.at(file.path), self.home, file.stored)
 
     def repointed(self, data: bytes) -> bytes:
-        """Returns the metadata of an operator with the paths of the work directory.
+        """Returns the metadata of an operator, with its absolute paths replaced by those of this work directory.
+
+        Args:
+            data: The metadata, as a query in any work directory has written it.
 
         Raises:
-            CorruptDocumentError: The metadata is not what Spark writes.
+            CorruptDocumentError: The metadata does not have the format that Spark writes.
         """
         version, _, body = data.decode().partition("\n")
         place = self.work.local(self.log.directory)
@@ -173,7 +178,7 @@ class StateCopies:
         return f"{version}\n{json.dumps(facts, separators=(',', ':'))}".encode()
 
     def _take_local(self, other: Files, file: StateFile) -> bool:
-        """Takes a file from another work directory. Returns True if it was correct there. Errors there only mean that it was not."""
+        """Takes a file from another work directory. Returns False if that has no correct copy or cannot be read."""
         path = self.at(file.path)
         source = local_path(other, path)
         try:
@@ -188,7 +193,7 @@ class StateCopies:
         return False
 
     def _give(self, file: StateFile, source: Files, named: str, target: Files, path: str) -> Digest | None:
-        """Copies or links a file. Returns its digest if its bytes were read."""
+        """Copies or links a file from one place to the other. Returns the digest if the bytes were read, otherwise None."""
         if grows_with_state(file.path) and not self.second_copy:
             return transfer(source, named, target, path)
         return target.copy(source, named, path)
@@ -196,19 +201,19 @@ class StateCopies:
 
 @dataclass(frozen=True)
 class PinnedState:
-    """The result of :func:`pin`: all files of one stage at one cut."""
+    """The files of one stage at one cut, as :func:`pin` has found them."""
 
     copies: StateCopies
     held: tuple[StateFile, ...]
-    """Files that the parent checkpoint has."""
+    """Files that the parent checkpoint has. They are not pinned again."""
     new: tuple[str, ...]
-    """Files that were pinned or read, relative to Spark's checkpoint directory."""
+    """Paths of the other files, relative to Spark's checkpoint directory. They were pinned, or read into ``small``."""
     small: Mapping[str, bytes]
-    """Those that were read, for bundles."""
+    """Contents of the files for bundles, by path."""
     digests: Mapping[str, Digest | None]
-    """The digests of pinned files, as far as they are known."""
+    """Digests of the pinned files, by path. None if the bytes were not read."""
     place: str
-    """The try's directory in the home."""
+    """The directory of the try in the home."""
 
 
 def new_state_directory(home: Files, stage: StageName, checkpoint: CheckpointId, attempt: AttemptNumber) -> str:
@@ -219,18 +224,18 @@ def new_state_directory(home: Files, stage: StageName, checkpoint: CheckpointId,
 
 
 def pin(copies: StateCopies, batch: BatchId, place: str, parent: StageCut | None, *, checks_parent: bool = False) -> PinnedState:
-    """Pins every file that a restart after ``batch`` needs. The query may be running. Nothing is durable yet.
+    """Pins every file that a restart after ``batch`` needs. The query may be running. The pinned files are not durable yet.
 
     Args:
         copies: State of the stage.
         batch: The cut: a committed batch, or -1.
-        place: Directory of the try, see :func:`new_state_directory`.
-        parent: Cut of the stage in the parent checkpoint. Its files are referred to in their place.
-        checks_parent: True if another attempt took the parent. Its records are then compared in the home, too: a damaged one may have been
-            computed again with the same bytes.
+        place: Directory of the try, from :func:`new_state_directory`.
+        parent: Cut of the stage in the parent checkpoint. Files that it refers to are not pinned again.
+        checks_parent: True if another attempt took the parent. Then the home's copies of Spark's records are compared with their hashes,
+            and damaged ones are pinned again. The work directory does not show the damage: Spark may have computed the same bytes again.
 
     Raises:
-        ConflictError: Spark deletes needed files faster than they can be pinned, or has purged the batch. Cut again.
+        ConflictError: Spark has deleted a needed file, also in the last of several tries. Cut again.
         CorruptDocumentError: A file does not have the format that Spark writes.
         UnsupportedFormatError: The state was not written with the settings of our sessions.
     """
@@ -255,9 +260,9 @@ def pin(copies: StateCopies, batch: BatchId, place: str, parent: StageCut | None
 
 
 def persist(pinned: PinnedState) -> tuple[StateFile, ...]:
-    """Makes pinned files durable, and returns them for a manifest. Can be repeated.
+    """Makes pinned files durable, and returns all files of the cut for a manifest. Can be repeated.
 
-    Reads every new file once, for its hash, unless that is known.
+    Reads each new file once to compute its hash, unless the hash is known.
 
     Raises:
         StorageError: The home is full or does not answer.
@@ -286,7 +291,7 @@ def _digest(home: Files, path: str, known: Digest | None) -> Digest:
 
 
 def _copied(home: Files, place: str, path: str) -> str:
-    """Returns the path of a file whose bytes are not shared: that of a copy, if the file has several names."""
+    """Returns the path of a file that shares its bytes with no other name. If the pinned file does, this is a new copy of it."""
     kept, copy = f"{place}/{path}", f"{place}/{_COPIES}/{path}"
     if not _is_shared(home, kept):
         return kept
@@ -296,7 +301,7 @@ def _copied(home: Files, place: str, path: str) -> str:
 
 
 def _is_shared(home: Files, path: str) -> bool:
-    """Returns True if a file has another name, too, or is missing, so that no checkpoint refers to it."""
+    """Returns True if a file of the home has several names or is missing. Either way a checkpoint needs a copy of it."""
     here = home.local(path)
     return here is not None and (not here.exists() or here.stat().st_nlink > 1)
 
@@ -311,7 +316,10 @@ def _pin_needed(
     *,
     checks_parent: bool,
 ) -> PinnedState:
-    """Chooses files, and pins or reads them. ``pinned`` and ``small`` are the files that are pinned or read already."""
+    """Chooses the files of the cut, and pins or reads those that are new.
+
+    Files that were pinned or read before Spark deleted another one are in ``pinned`` and ``small``. The new ones are added to these.
+    """
     home, log = copies.home, copies.log
     known = {file.path: file for file in parent.files} if parent else {}
     needed = needed_files(log, batch)
@@ -344,7 +352,7 @@ def _pin_needed(
 
 
 def _is_held(log: SparkLog, file: StateFile) -> bool:
-    """Returns True if the file of this name is still the parent's. Small files are compared."""
+    """Returns True if the work directory has the parent's file under this name. The bytes are compared if a name can be reused."""
     return never_reused(file.path) or log.files.digest(f"{log.directory}/{file.path}") == (file.size_bytes, file.sha256)
 
 
