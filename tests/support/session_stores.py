@@ -20,7 +20,7 @@ def store_of(spark: Any, server: AbstractContextManager[str]) -> Iterator[str]:
     """Starts a server, and gives the session the settings of its store. Yields the place's URL."""
     with server as place:
         scheme = place.partition(":")[0]
-        settings = (S3Settings if scheme == "s3" else AzureSettings).of(os.environ).for_spark({})
+        settings = (S3Settings if scheme == "s3" else AzureSettings).from_environment(os.environ).for_spark({})
         settings |= {name: os.environ[variable] for name, variable in _CREDENTIALS[scheme].items()}
         for name, value in settings.items():
             spark.sparkContext._jsc.hadoopConfiguration().set(name.removeprefix("spark.hadoop."), value)
