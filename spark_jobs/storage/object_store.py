@@ -26,9 +26,7 @@ from obstore.exceptions import AlreadyExistsError as ObjectExistsError
 from obstore.exceptions import BaseError, GenericError
 
 from spark_jobs.background import run_ahead, run_all
-from spark_jobs.protocol.codec import sha256
 from spark_jobs.protocol.errors import (
-    AlreadyExistsError,
     InvalidParameterError,
     NotFoundError,
     StorageError,
@@ -36,7 +34,7 @@ from spark_jobs.protocol.errors import (
 from spark_jobs.storage.files import READ_MAX_BYTES, Digest, Digesting, Files, keeps_no_first, too_large
 from spark_jobs.storage.object_store_client import open_client, translated_errors
 from spark_jobs.storage.object_store_kinds import store_kind
-from spark_jobs.storage.os_errors import taken, translated
+from spark_jobs.storage.os_errors import other_contents, taken, translated
 from spark_jobs.storage.paths import UNFINISHED, parts_below
 
 if TYPE_CHECKING:
@@ -104,14 +102,7 @@ class ObjectStoreFiles:
                 if found is None:
                     raise
             if found is not None and found != data:
-                raise AlreadyExistsError(
-                    f"{self._place(key)} exists with other contents.",
-                    safe="The object was not changed.",
-                    remedy="Read the object and decide again.",
-                    path=self._place(key),
-                    expected=sha256(data),
-                    found=sha256(found),
-                )
+                raise other_contents(self._place(key), data, found)
 
     def create_all(self, files: Iterable[tuple[str, bytes]]) -> None:
         run_all([partial(self.create, path, data) for path, data in files])
