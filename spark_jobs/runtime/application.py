@@ -596,7 +596,7 @@ class Application:
 
     def _earlier_answer_of_run(self, request: StartRequest, facts: HomeFacts) -> StartResponse | None:
         """Returns the run's earlier answer if its checkpoint was a stop's or was discarded, and the pipeline has gone on since."""
-        earlier = Channel(self.home).answer(request.run)
+        earlier = facts.answer_of(request.run)
         if earlier is None or earlier.checkpoint is None:
             return None
         if facts.head is not None and earlier.checkpoint == facts.head.checkpoint:

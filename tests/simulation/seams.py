@@ -132,7 +132,7 @@ def simulated(site: Site) -> Iterator[pytest.MonkeyPatch]:
         ),
         (tenacity.nap, "time", SimpleNamespace(sleep=lambda _: world.sleep(_BACK_OFF_S))),  # a drawn time, from another seed
         *(
-            (module, "run_all", lambda jobs: [job() for job in jobs])
+            (module, "run_all", lambda jobs, *_: [job() for job in jobs])
             for module in (channel, facts, heal, named_files, old_starts, pinning, restore, savepoint, staged_files)
         ),
         *((module, "run_in_background", partial(SimulatedFuture, world)) for module in (answers, publishing)),

@@ -148,13 +148,13 @@ STOP_GUARDS = [
         chaos_of_stops,
         hint=548,
     ),
-    Guard("a fenced attempt turns no stop down", _a_fenced_attempt_answers, _STOPS, lambda: replace(_GIVING_UP), hint=27),
+    Guard("a fenced attempt turns no stop down", _a_fenced_attempt_answers, _STOPS, lambda: replace(_GIVING_UP), hint=7),
     Guard(
         "a stop whose checkpoint is there has not failed",
         _what_fails_is_told,
         _STOPS,
         lambda: replace(_NONE, faults=30),
-        hint=249,
+        hint=274,
     ),
     Guard(
         "whoever makes a savepoint leaves what is right",

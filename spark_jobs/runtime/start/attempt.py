@@ -17,7 +17,7 @@ from spark_jobs.control.liveness import works_elsewhere
 from spark_jobs.home.layout import WORK, work_directories, work_path
 from spark_jobs.protocol.documents import AttemptDocument, Manifest, PipelineDocument, RestoreFrom, WorkDirectory
 from spark_jobs.protocol.errors import FencedError, InterruptedRunError
-from spark_jobs.protocol.ids import RoundNumber, StageName, first_incarnation_id, new_incarnation_id
+from spark_jobs.protocol.ids import AttemptNumber, RoundNumber, StageName, first_incarnation_id, new_incarnation_id
 from spark_jobs.protocol.start_requests import StartRequest
 from spark_jobs.runtime.spark.spark_facts import SPARK_MINOR, SPARK_VERSION
 from spark_jobs.runtime.start.decision import Begin, BeginFromSavepoint, BeginIncarnation, Continue, HomeFacts
@@ -37,9 +37,11 @@ def check_first(home: Files, request: StartRequest) -> None:
         FencedError: The attempt is running elsewhere.
         InterruptedRunError: The attempt, or a later one, has ended.
     """
-    live = Attempts(home).latest()
-    if live is None or request.attempt > live.attempt:
+    attempts = Attempts(home)
+    newest = max(attempts.numbers(), default=0)
+    if request.attempt > newest:
         return
+    live = attempts.read(AttemptNumber(newest))
     if live.attempt == request.attempt and works_elsewhere(home, live):
         raise FencedError(
             f"Attempt {live.attempt} is at work on {live.host}.",

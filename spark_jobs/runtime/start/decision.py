@@ -16,6 +16,7 @@ from spark_jobs.protocol.documents import (
     OnRewind,
     RestoreFrom,
     RoundDocument,
+    StartResponse,
 )
 from spark_jobs.protocol.errors import BEGIN_ANEW, RejectedError, for_sources
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, IncarnationId, InputName, RoundNumber, RunId, SinkName, StageName
@@ -95,6 +96,8 @@ class HomeFacts:
     """Returns the final checkpoint of the round in which a run has had an attempt; None if there is none, or if it was deleted."""
     published: Callable[[], Mapping[SinkName, CheckpointId]]
     """Returns the newest public checkpoint of any incarnation by sink. It opens the tables, so it is only called before a recomputation."""
+    answer_of: Callable[[RunId], StartResponse | None] = lambda run: None
+    """Returns the newest answer of a run; None if there is none, or if it was deleted."""
     staging: bool = False
     """True if the latest round has planned a batch."""
     failed_backfill: bool = False

@@ -5,14 +5,14 @@ The number of reads does not depend on the age of the home: the newest documents
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
 from spark_jobs.background import run_all
 from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.checkpoint.savepoint import read_savepoint
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.rounds import Rounds
-from spark_jobs.protocol.documents import AttemptDocument, CheckpointKind, Manifest, RoundDocument
+from spark_jobs.protocol.documents import AttemptDocument, CheckpointKind, Manifest, RoundDocument, StartResponse
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RunId, SinkName, StageName
 from spark_jobs.protocol.start_requests import StartRequest
 from spark_jobs.publication.evidence import version_with
@@ -33,17 +33,19 @@ def read_facts(home: Files) -> HomeFacts:
         StorageError: The storage fails.
     """
     channel, store = Channel(home), CheckpointStore(home)
+    answer_of = cache(channel.answer)
     (begun, newest), latest, head = run_all([partial(_begun_attempts, channel), Rounds(home).latest, store.head])
     if newest is None or (head is not None and head.incarnation != newest.incarnation):
         head = None
-    restored = _restored(store, newest, head)
+    restored, request = run_all([partial(_restored, store, newest, head), lambda: begun_by(channel, newest) if newest else None])
     return HomeFacts(
         newest_attempt=newest,
         latest_round=latest,
-        final_of=lambda run: _final_of(channel, store, run),
+        answer_of=answer_of,
+        final_of=lambda run: _final_of(channel, store, run, answer_of(run)),
         published=lambda: newest_public(store),
         head=head,
-        begun_by=begun_by(channel, newest) if newest else None,
+        begun_by=request,
         staging=latest is not None
         and newest is not None
         and ((head is not None and head.round == latest.round) or _has_staged(home, newest, latest, restored)),
@@ -107,12 +109,11 @@ def _restored(store: CheckpointStore, newest: AttemptDocument | None, head: Mani
     return store.usable(newest.restored_from)
 
 
-def _final_of(channel: Channel, store: CheckpointStore, run: RunId) -> Manifest | None:
+def _final_of(channel: Channel, store: CheckpointStore, run: RunId, given: StartResponse | None) -> Manifest | None:
     """Returns the final checkpoint of the round that a run has had an attempt at, or None.
 
     The run's answer names it. If the run was never answered although others have ended its round, all later checkpoints are read.
     """
-    given = channel.answer(run)
     if given is not None and given.checkpoint is not None:
         found = store.usable(given.checkpoint)
         return found if found and found.checkpoint_kind is CheckpointKind.FINAL else None
