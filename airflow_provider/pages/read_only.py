@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import NoReturn
 
-from spark_jobs.control.home import DividedHome
+from spark_jobs.control.home import HomeInStore
 from spark_jobs.protocol.codec import sha256
 from spark_jobs.protocol.errors import AccessDeniedError
 from spark_jobs.storage.files import Digest, Files, bounded, local_path, too_large
@@ -20,7 +20,7 @@ DOCUMENT_MAX_BYTES = 16 << 20
 
 def read_only(files: Files) -> Files:
     """Returns the same home for reading. Its methods raise storage errors for anything but plain, small files."""
-    if isinstance(files, DividedHome):
+    if isinstance(files, HomeInStore):
         return _ReadOnlyStore(files.documents)
     return LocalFiles(local_path(files), _ReadOnly())
 

@@ -11,10 +11,10 @@ the cache is on the driver's own disk.
 
 Invariants:
 
-1. A document, or a file of state that a manifest names, is in the home's own storage before any document says that it is durable.
-2. The path decides whether a file is in the cache, in a work directory, or in the home's own storage. There are two exceptions. A large
-   file of ``state`` waits in the cache from the cut until it is durable, so that a cut moves few bytes, unless the work directory is in a
-   store. And the end of each file in ``logs`` is copied to the home's own storage, for hosts without the cache.
+1. A document, or a file of state that a manifest names, is in the store before any document says that it is durable.
+2. The path decides whether a file is in the cache, in a work directory, or in the store. There are two exceptions. If the work directory
+   is on a disk, a cut links large files of ``state`` into the cache, and copies them into the store later. And the end of each file in
+   ``logs`` is copied to the store, for hosts without the cache.
 3. A process that only reads documents needs no cache, and never asks for its place.
 """
 
@@ -72,12 +72,12 @@ def open_home(url: str, work_root: str | None = None) -> Files:
             )
         return files
     if not work_root:
-        return DividedHome(files)
+        return HomeInStore(files)
     place = open_place(work_root).below(cache_name(files.url))
-    return DividedHome(files, cache=place) if is_mounted(place) else DividedHome(files, work=place)
+    return HomeInStore(files, cache=place) if is_mounted(place) else HomeInStore(files, work=place)
 
 
-class DividedHome:
+class HomeInStore:
     """A home whose documents are in a store; see :class:`~spark_jobs.storage.files.Files` for the contract of each method.
 
     Args:
@@ -90,12 +90,12 @@ class DividedHome:
         self.documents = documents
         self._cache = cache
         self._work = work
-        self._adopted = set[str]()
-        """Files of states that this process has put into the cache and not yet into the documents' storage. They are complete."""
+        self._linked = set[str]()
+        """Files of states that this process has put into the cache and not yet into the store. They are complete."""
 
     @property
     def url(self) -> str:
-        """Returns the URL of the documents' root."""
+        """Returns the URL of the home in the store."""
         return self.documents.url
 
     @property
@@ -154,7 +154,7 @@ class DividedHome:
             self._at(path).link_or_copy(source, path)
             return
         self.cache.link_or_copy(source, path)
-        self._adopted.add(path)
+        self._linked.add(path)
 
     def copy(self, source: Files, named: str, path: str) -> Digest:
         return self._at(path).copy(source, named, path)
@@ -166,9 +166,9 @@ class DividedHome:
         return sorted({path for files in self._holders(directory) for path in files.paths(directory)})
 
     def delete(self, path: str) -> None:
-        for files in reversed(self._holders(path)):  # the listing of a log is deleted last
+        for files in reversed(self._holders(path)):  # the place that readers ask first is deleted last
             files.delete(path)
-        self._adopted.discard(path)
+        self._linked.discard(path)
 
     def sync(self, *paths: str) -> None:
         for files in (self.cache, self._work):
@@ -194,7 +194,7 @@ class DividedHome:
     def _holders(self, path: str) -> list[Files]:
         """Returns the places where a file may be, the better one first."""
         top = _first(path)
-        if top == STATE and path in self._adopted:
+        if top == STATE and path in self._linked:
             return [self.cache, self.documents]
         if top == STATE:
             return [self.documents, self.cache]  # a file that still waits there may be incomplete after a crash of the host
@@ -221,7 +221,7 @@ class DividedHome:
         raise missing
 
     def _bring_in(self, path: str) -> bool:
-        """Copies a waiting file from the cache into the home's own storage. Returns True if there was one."""
+        """Copies a waiting file from the cache into the store. Returns True if there was one."""
         if _first(path) != STATE:
             return False
         try:
@@ -237,7 +237,7 @@ class DividedHome:
         file = self.cache.local(path)
         assert file is not None
         file.unlink(missing_ok=True)
-        self._adopted.discard(path)
+        self._linked.discard(path)
         for above in list(file.parents)[: path.count("/") - STATE_TRY_PARTS + 1]:
             with suppress(OSError):  # others wait there
                 above.rmdir()
@@ -245,7 +245,7 @@ class DividedHome:
 
 def look_interval_s(home: Files) -> float:
     """Returns the interval at which a driver looks for requests. In a store each look costs a request."""
-    return _LOOK_IN_STORES_S if isinstance(home, DividedHome) else _LOOK_S
+    return _LOOK_IN_STORES_S if isinstance(home, HomeInStore) else _LOOK_S
 
 
 def cache_name(url: str) -> str:

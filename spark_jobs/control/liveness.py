@@ -16,7 +16,7 @@ from pathlib import Path
 from threading import Lock
 
 from spark_jobs.control.attempts import Attempts
-from spark_jobs.control.home import DividedHome
+from spark_jobs.control.home import HomeInStore
 from spark_jobs.control.status import read_status
 from spark_jobs.home.layout import DRIVER_LOCK, JVM_LOCK, publication_lock_path
 from spark_jobs.protocol.documents import AttemptDocument, RunState, Status
@@ -189,7 +189,7 @@ def is_elsewhere(files: Files, attempt: AttemptDocument) -> bool:
     """Returns True if a driver of this attempt would have no lock that this host can see."""
     if attempt.host != socket.gethostname():
         return True
-    if not isinstance(files, DividedHome):
+    if not isinstance(files, HomeInStore):
         return False
     return not _has_its_lock(files, attempt)
 

@@ -11,5 +11,6 @@ The words of this package:
 - *Settings*: the address and the credentials of one object store, which are an instance of such a class. ``settings_by_bucket`` finds the
   settings for a URL.
 - *Bucket*: the part of a URL that has settings of its own, such as ``s3://bucket`` or ``abfss://container@account.dfs.core.windows.net``.
-- *Client*: the program that sends the requests. ``object_store_client`` opens that of obstore, which is the one of this package.
+- *Client*: the program that sends the requests. This package has obstore for object stores, which ``object_store_client`` opens, and
+  hdfs-native for HDFS. Spark and delta-rs have their own.
 """

@@ -1,7 +1,8 @@
 """Azure Data Lake Storage: the settings in the words of each client, which are obstore, delta-rs, and ABFS for Spark.
 
-The account is in the URL. obstore and delta-rs read the credentials from the environment. So does Spark's client, through Hadoop, which
-replaces ``${env.NAME}`` in a setting by the value of a variable. So a setting has the variable's name, never its value.
+The account is in the URL. obstore and delta-rs read the credentials from the environment, or get them from here if an Airflow connection
+has them. Spark's client reads them from the environment through Hadoop, which replaces ``${env.NAME}`` in a setting by the value of a
+variable. So a setting has the variable's name, never its value.
 
 An environment may have several credentials. All clients use the same: the first in the order of delta-rs, which cannot be changed.
 """

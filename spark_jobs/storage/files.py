@@ -3,7 +3,7 @@
 Every implementation keeps these invariants, and ``tests/contract`` checks them on each:
 
 1. When ``create`` returns, the file is durable and complete under its name. Before that no reader sees a part of it.
-2. Of several creates of one name exactly one succeeds. The others fail unless they bring the same bytes.
+2. If creates of one name bring different bytes, one succeeds and the others fail. The same bytes again are a success.
 3. ``read`` returns the bytes of one finished ``create`` or ``replace``, never a mix.
 4. Paths are relative to the root, with ``/`` between parts. No path leads out of the root.
 """
@@ -125,7 +125,7 @@ class Files(Protocol):
 
     @property
     def url(self) -> str:
-        """Returns the root in a form that both Spark and fsspec read."""
+        """Returns the root in a form that Spark reads, too."""
         ...
 
     def below(self, directory: str) -> "Files":
@@ -133,7 +133,7 @@ class Files(Protocol):
         ...
 
     def local(self, path: str = "") -> Path | None:
-        """Returns the path on hosts that have mounted the storage, or None for a storage that cannot be mounted."""
+        """Returns the path on hosts that have mounted the directory, or None for a store."""
         ...
 
     def create(self, path: str, data: bytes) -> None:
@@ -204,7 +204,8 @@ class Files(Protocol):
     def copy(self, source: "Files", named: str, path: str) -> Digest:
         """Copies the final file ``named`` of ``source``. Later changes of one file never affect the other.
 
-        It is not durable before :meth:`sync`. After a crash it may be missing or incomplete.
+        It is not durable before :meth:`sync`. After a crash it may be missing or incomplete. Two simultaneous copies to one name may both
+        succeed. Then the later one stays.
 
         Returns:
             The digest of the copied bytes.
@@ -229,7 +230,7 @@ class Files(Protocol):
         ...
 
     def sync(self, *paths: str) -> None:
-        """Makes files and their names durable that another program wrote under the root."""
+        """Makes files and their names durable: copies, links, and files of another program."""
         ...
 
     def remove_unfinished(self, *paths: str) -> None:
@@ -254,9 +255,9 @@ def local_path(files: Files, path: str = "") -> Path:
 
 
 def is_mounted(files: Files) -> bool:
-    """Returns True if this host has a path for the files: they are on its own disk or on a shared file system that it has mounted.
+    """Returns True for files in a directory, and False for files in a store, which is an object store or HDFS.
 
-    Returns False for a store, which is an object store or HDFS. Does not look whether the path exists.
+    Does not look whether this host has the directory.
     """
     return files.local() is not None
 

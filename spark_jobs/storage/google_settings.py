@@ -1,6 +1,7 @@
 """Google Cloud Storage: the settings in the words of each client, which are obstore, delta-rs, and Google's connector for Spark.
 
 Each client finds the credentials itself: in the file that ``GOOGLE_APPLICATION_CREDENTIALS`` names, or by the service account of the host.
+If an Airflow connection names the file, obstore and delta-rs get its path from here.
 """
 
 import json

@@ -2,8 +2,8 @@
 
 ``create``: the bytes are written to an unfinished file next to the final name, which is then closed. A rename gives it its name. The name
 node does this in one step, and only if the name is free. A crash leaves nothing, an invisible unfinished file, or the complete file. If
-the answer to a rename is lost, the unfinished file is deleted. If it existed, the rename has not happened and never will. If not, the
-content under the final name decides.
+the answer to a rename is lost, the unfinished file is deleted. If the unfinished file was there, the rename has not happened and never
+will. If it was not, the content under the final name decides.
 
 Durability: a close returns when every data node of a block has acknowledged its last packet, and has fsynced the block and its directory
 (the library requests that with each last packet, as ``dfs.datanode.synconclose`` does everywhere), and when the name node knows of

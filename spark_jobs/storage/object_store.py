@@ -3,7 +3,8 @@
 ``create`` is one request: the object is put on condition that the name is free (``If-None-Match``), which the store checks. So is a copy
 of up to 8 MiB. A larger copy looks for the name first, and is then put in parts without a condition: of two simultaneous ones the later
 one wins. It is visible when the last part is there. An answered put is durable. A put without an answer has written the whole object or
-nothing. Parts of an abandoned upload are invisible. A rule of the bucket deletes them.
+nothing. Parts of an abandoned upload are invisible. A lifecycle rule of the bucket can
+delete them.
 
 A store has no directories: a directory exists while there is an object below it. Azure may have them: Hadoop marks them by empty objects,
 and an account with a hierarchical namespace keeps one until it is deleted.
@@ -33,7 +34,7 @@ from spark_jobs.protocol.errors import (
 )
 from spark_jobs.storage.files import READ_MAX_BYTES, Digest, Digesting, Files, keeps_no_first, too_large
 from spark_jobs.storage.object_store_client import open_client, translated_errors
-from spark_jobs.storage.object_store_kinds import store_kind
+from spark_jobs.storage.object_store_kinds import object_store_kind
 from spark_jobs.storage.os_errors import other_contents, taken, translated
 from spark_jobs.storage.paths import UNFINISHED, parts_below
 
@@ -74,7 +75,7 @@ class ObjectStoreFiles:
         self._pauses_s = pauses_s
         self._url = f"{bucket}/{prefix}".rstrip("/")
         self._bucket, self._prefix = bucket, prefix
-        self._kind = store_kind(bucket)
+        self._kind = object_store_kind(bucket)
         self._retry_timeout = timedelta(seconds=retry_timeout_s)
         self._client = open_client(bucket, self._retry_timeout)
         self._copied: set[str] = set()

@@ -18,7 +18,7 @@ from spark_jobs.protocol.errors import (
 )
 from spark_jobs.storage.forks import OneProcess
 from spark_jobs.storage.object_store_errors import access_denied, missing_bucket
-from spark_jobs.storage.object_store_kinds import store_kind
+from spark_jobs.storage.object_store_kinds import object_store_kind
 from spark_jobs.storage.object_store_settings import ObjectStoreSettings
 from spark_jobs.storage.settings_by_bucket import connection_of, settings_for
 
@@ -92,7 +92,7 @@ def translated_errors(place: str, *, writes: bool = False) -> Iterator[None]:
         MissingRequirementError: The process was forked after its parent had used the client.
     """
     _ONE_PROCESS.check()
-    kind = store_kind(place)
+    kind = object_store_kind(place)
     try:
         yield
     except FileNotFoundError as error:
@@ -141,12 +141,12 @@ def _without_credentials(place: str) -> str:
         )
     return (
         "The environment of this process has no credentials, and its host's role gave none. "
-        f"Start it with {store_kind(place).CREDENTIALS}; savepoints are written by the driver."
+        f"Start it with {object_store_kind(place).CREDENTIALS}; savepoints are written by the driver."
     )
 
 
 def _unusable(place: str, reason: str) -> InvalidParameterError:
-    connection, variables = connection_of(place), f"the variables {store_kind(place).VARIABLE_PREFIX}… of this process"
+    connection, variables = connection_of(place), f"the variables {object_store_kind(place).VARIABLE_PREFIX}… of this process"
     return InvalidParameterError(
         f"The settings of {connection or 'the environment'} for object stores cannot be used: {reason}",
         remedy=f"Correct {connection}, or {variables}, which the client of the store reads, too."

@@ -1,7 +1,7 @@
 """Errors of object stores that name the credentials and the endpoint of a request. Spark's client and obstore share them."""
 
 from spark_jobs.protocol.errors import AccessDeniedError, NotFoundError
-from spark_jobs.storage.object_store_kinds import store_kind
+from spark_jobs.storage.object_store_kinds import object_store_kind
 from spark_jobs.storage.settings_by_bucket import connection_of, credentials_and_endpoint
 
 
@@ -10,7 +10,7 @@ def access_denied(place: str, reason: str) -> AccessDeniedError:
 
     Raise it without its cause: the store's answer may contain the signed text, with a session token.
     """
-    kind, (owner, endpoint) = store_kind(place), credentials_and_endpoint(place)
+    kind, (owner, endpoint) = object_store_kind(place), credentials_and_endpoint(place)
     ways = "" if connection_of(place) else f" ({kind.CREDENTIALS}, or a role of the host)"
     return AccessDeniedError(
         f"{place}: the store denies access. {reason}",
@@ -25,7 +25,7 @@ def access_denied(place: str, reason: str) -> AccessDeniedError:
 
 def missing_bucket(place: str) -> NotFoundError:
     """Returns the error of a place whose bucket or container does not exist in the store."""
-    kind, (owner, endpoint) = store_kind(place), credentials_and_endpoint(place)
+    kind, (owner, endpoint) = object_store_kind(place), credentials_and_endpoint(place)
     return NotFoundError(
         f"{place}: the {kind.BUCKET} does not exist.",
         exists=f"{endpoint} was asked with the credentials of {owner}.",

@@ -25,7 +25,7 @@ def is_in_object_store(url: str) -> bool:
     return urlsplit(url).scheme in CANONICAL_SCHEMES.values()
 
 
-def store_kind(url: str) -> type[ObjectStoreSettings]:
+def object_store_kind(url: str) -> type[ObjectStoreSettings]:
     """Returns the kind of the object store that a URL names."""
     return KIND_BY_SPELLING[urlsplit(url).scheme]
 

@@ -55,7 +55,7 @@ def open_files(url: str) -> Files:
 
 
 def open_place(url: str) -> Files:
-    """Opens a place that Spark does not read, such as a savepoint: a directory as in :func:`open_files`, or one in a store.
+    """Opens a place: a directory as in :func:`open_files`, or one in a store.
 
     Args:
         url: A path or a ``file:`` URL; ``s3://bucket/prefix``, where ``s3a:`` is the same;

@@ -1,7 +1,8 @@
 """S3, and stores that speak its protocol: the settings in the words of each client, which are obstore, delta-rs, and S3A for Spark.
 
 Each client reads the credentials itself, from the same variables (``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``,
-``AWS_SESSION_TOKEN``) or from the role of the host. Endpoint and region have different names in each client.
+``AWS_SESSION_TOKEN``) or from the role of the host. If an Airflow connection has them, obstore and delta-rs get them from here. Endpoint
+and region have different names in each client.
 """
 
 from collections.abc import Mapping

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from threading import Lock
 
 from spark_jobs.protocol.errors import InvalidParameterError
-from spark_jobs.storage.object_store_kinds import bucket_of, store_kind
+from spark_jobs.storage.object_store_kinds import bucket_of, object_store_kind
 from spark_jobs.storage.object_store_settings import ObjectStoreSettings
 
 _lock = Lock()
@@ -22,10 +22,11 @@ _names_by_bucket: dict[str, str] = {}
 def use_settings(name: str, settings: ObjectStoreSettings | None, buckets: Iterable[str]) -> None:
     """Remembers the settings of a store and its buckets for this process. A second call with a name replaces its settings.
 
-    A bucket without a name belongs to the only named store of its kind, or to the store of the environment if there is none.
+    A bucket that no call has listed belongs to the only store of its kind that a call has named. Without one it belongs to the store of the
+    environment.
 
     Args:
-        name: Name of the store, which is the id of the Airflow connection that has its settings.
+        name: Name of the store: the id of the Airflow connection that has its settings, or a word for the environment.
         settings: Settings of the store; None: those of the environment.
         buckets: URLs of buckets in the store.
 
@@ -52,7 +53,7 @@ def settings_for(url: str) -> ObjectStoreSettings:
     Raises:
         InvalidParameterError: Several stores were named, and the bucket for none of them; or the environment says what cannot be used.
     """
-    kind, named = store_kind(url), set(_named_for(url).values())
+    kind, named = object_store_kind(url), set(_named_for(url).values())
     if len(named) > 1:
         bucket = bucket_of(url)
         raise InvalidParameterError(
@@ -72,7 +73,7 @@ def connection_of(place: str) -> str | None:
 
 def credentials_and_endpoint(place: str) -> tuple[str, str]:
     """Returns the owner of the credentials with which a place was requested, in words, and the endpoint of its store."""
-    kind = store_kind(place)
+    kind = object_store_kind(place)
     name, settings = next(iter(_named_for(place).items()), ("", None))
     if settings is not None:
         return f"the Airflow connection {name}", settings.endpoint or kind.CLOUD
@@ -87,5 +88,7 @@ def _named_for(url: str) -> dict[str, ObjectStoreSettings | None]:
         name = _names_by_bucket.get(bucket_of(url))
         named = _settings_by_name if name is None else {name: _settings_by_name[name]}
         return {
-            each: settings for each, settings in named.items() if settings is None or settings.SCHEME == store_kind(url).SCHEME
+            each: settings
+            for each, settings in named.items()
+            if settings is None or settings.SCHEME == object_store_kind(url).SCHEME
         }

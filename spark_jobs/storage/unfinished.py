@@ -1,7 +1,7 @@
 """The names of unfinished files, and which of these files are leftovers of a crash.
 
-An unfinished file is called ``.<name>.<random>.tmp``. The next write of the same name deletes leftovers of a crash. After a day every
-write into the same directory does.
+An unfinished file is called ``.<name>.<random>.tmp``. The next write of the same name deletes leftovers of a crash. Any write into
+their directory deletes leftovers that are older than a day.
 """
 
 import re

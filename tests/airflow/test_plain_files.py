@@ -9,7 +9,7 @@ import pytest
 from airflow_provider.drivers.driver_log import driver_log, last_lines, made_output_place, output_place
 from airflow_provider.pages.read_only import DOCUMENT_MAX_BYTES, read_only
 from spark_jobs.control.attempts import LOGS_KEPT
-from spark_jobs.control.home import DividedHome
+from spark_jobs.control.home import HomeInStore
 from spark_jobs.protocol.errors import AccessDeniedError, CorruptDocumentError, StreamPipelineError
 from spark_jobs.protocol.ids import AttemptNumber
 from spark_jobs.storage.local import LocalFiles
@@ -105,7 +105,7 @@ def test_only_the_documents_of_a_home_in_a_store_are_visible(tmp_path: Path) -> 
     store.create("logs/1.log", b"its end\n")
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs/1.log").write_text("all of it\n")
-    files = read_only(DividedHome(store, LocalFiles(tmp_path)))
+    files = read_only(HomeInStore(store, LocalFiles(tmp_path)))
     assert files.local("logs/1.log") is None
     assert files.read("logs/1.log") == b"its end\n"
     assert driver_log(files, AttemptNumber(1)).last_lines(5) == ["its end"]
@@ -126,7 +126,7 @@ def test_only_the_documents_of_a_home_in_a_store_are_visible(tmp_path: Path) -> 
 def test_the_whole_log_is_read_on_its_own_host_and_its_end_on_others(tmp_path: Path) -> None:
     store = MemoryFiles()
     store.create("logs/1.log", b"last\n")
-    home = DividedHome(store, LocalFiles(tmp_path))
+    home = HomeInStore(store, LocalFiles(tmp_path))
     assert driver_log(home, AttemptNumber(1)).last_lines(5) == ["last"]
     assert str(driver_log(home, AttemptNumber(1))) == "memory:/logs/1.log"
     home.create("logs/1.log", b"first\nlast\n")
@@ -135,7 +135,7 @@ def test_the_whole_log_is_read_on_its_own_host_and_its_end_on_others(tmp_path: P
 
 
 def test_the_output_of_a_submission_is_kept_although_there_is_no_cache(tmp_path: Path) -> None:
-    home = DividedHome(MemoryFiles(), LocalFiles(tmp_path / "cache"))
+    home = HomeInStore(MemoryFiles(), LocalFiles(tmp_path / "cache"))
     first = AttemptNumber(1)
     assert output_place(home, first, driver_is_here=True) == tmp_path / "cache/logs/driver-1.out"
     assert not output_place(home, first).is_relative_to(tmp_path)
@@ -145,7 +145,7 @@ def test_the_output_of_a_submission_is_kept_although_there_is_no_cache(tmp_path:
 
 
 def test_no_output_is_written_into_a_directory_of_another_user(tmp_path: Path) -> None:
-    home, own = DividedHome(MemoryFiles()), tmp_path / f"spark-jobs-{os.getuid()}"
+    home, own = HomeInStore(MemoryFiles()), tmp_path / f"spark-jobs-{os.getuid()}"
     (tmp_path / "theirs").mkdir()
     own.symlink_to(tmp_path / "theirs")
     with pytest.raises(AccessDeniedError, match="not a directory of this user alone"):

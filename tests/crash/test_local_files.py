@@ -293,7 +293,7 @@ def test_after_a_crash_the_process_writes_nothing_more(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_an_adopted_file_is_durable_once_it_is_synced(tmp_path: Path, seed: int | None) -> None:
+def test_a_linked_file_is_durable_once_it_is_synced(tmp_path: Path, seed: int | None) -> None:
     def theirs(files: LocalFiles) -> Path:
         return local_path(files).parents[1] / "theirs"
 

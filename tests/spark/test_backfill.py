@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs import CheckpointSettings, DeltaSink, Pipeline, RestartStrategy, Tolerate, consistent_versions
-from spark_jobs.control.home import DividedHome
+from spark_jobs.control.home import HomeInStore
 from spark_jobs.control.losses import LossLedger, LossState
 from spark_jobs.protocol.errors import FencedError, HomeInUseError, RejectedError, StreamPipelineError
 from spark_jobs.protocol.ids import LossId, RunId, StageName
@@ -368,10 +368,10 @@ def test_a_later_backfill_on_another_host_fences_the_first_and_each_row_is_publi
     numbers = FilesAndVersions(site, tmp_path)
     numbers.add()
     read = {"versions": numbers.read["versions"]}
-    first, second = (DividedHome(LocalFiles(tmp_path / "documents"), LocalFiles(tmp_path / host)) for host in ("first", "second"))
+    first, second = (HomeInStore(LocalFiles(tmp_path / "documents"), LocalFiles(tmp_path / host)) for host in ("first", "second"))
     mended, ledger = direct(site, read, scoring(NONE)), LossLedger(first)
 
-    def run(home: DividedHome, pipeline: Pipeline, run: str, losses: Sequence[LossId] = ()) -> None:
+    def run(home: HomeInStore, pipeline: Pipeline, run: str, losses: Sequence[LossId] = ()) -> None:
         launch(pipeline, home, {}, StartOptions(run=RunId(run), backfill=tuple(losses)), lambda: site.spark)
 
     run(first, direct(site, read, scoring(frozenset({7, 33}))), "poisoned")

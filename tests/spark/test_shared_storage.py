@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_jobs.control.home import DividedHome
+from spark_jobs.control.home import HomeInStore
 from spark_jobs.protocol.errors import RejectedError
 from spark_jobs.runtime.driver.shared_storage import check_shared
 from spark_jobs.storage.local import LocalFiles
@@ -57,7 +57,7 @@ class InAStore(MemoryFiles):
 @pytest.mark.usefixtures("on_a_cluster")
 def test_a_store_that_executors_do_not_reach_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(RejectedError, match="hdfs://nowhere.invalid/work is not shared with the executors") as refused:
-        check_shared(spark, DividedHome(MemoryFiles(), LocalFiles(tmp_path), InAStore()))
+        check_shared(spark, HomeInStore(MemoryFiles(), LocalFiles(tmp_path), InAStore()))
     assert "Give the executors the client of that store" in refused.value.remedy
 
 
@@ -67,7 +67,7 @@ def test_a_cache_that_is_not_shared_is_refused_with_the_work_root_as_the_remedy(
 ) -> None:
     monkeypatch.setattr(LocalFiles, "names", lambda self, directory: [])
     with pytest.raises(RejectedError, match="the driver sees 0") as refused:
-        check_shared(spark, DividedHome(MemoryFiles(), LocalFiles(tmp_path)))
+        check_shared(spark, HomeInStore(MemoryFiles(), LocalFiles(tmp_path)))
     assert "Name a work root, with --work-root or in Airflow with the connection's work_root: a place in the home's store" in (
         refused.value.remedy
     )

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from spark_jobs import Pipeline
 from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
-from spark_jobs.control.home import DividedHome, cache_name
+from spark_jobs.control.home import HomeInStore, cache_name
 from spark_jobs.protocol.delta_log import DELTA_LOG
 from spark_jobs.protocol.documents import OnEnd, OnRewind, Publish, StartResponse
 from spark_jobs.protocol.ids import InputName, RunId
@@ -88,7 +88,7 @@ class RunSite:
 
     def files(self, system: System | None = None) -> Files:
         here = LocalFiles(self.home, system)
-        return DividedHome(self._documents(system), here) if self.documents else here
+        return HomeInStore(self._documents(system), here) if self.documents else here
 
     def _documents(self, system: System | None = None) -> Files:
         assert self.documents is not None

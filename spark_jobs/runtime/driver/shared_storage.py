@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from pyspark.sql import SparkSession
 
-from spark_jobs.control.home import DividedHome
+from spark_jobs.control.home import HomeInStore
 from spark_jobs.home.layout import WORK, work_probe_path
 from spark_jobs.protocol.errors import RejectedError
 from spark_jobs.protocol.spark_masters import is_local
@@ -56,11 +56,11 @@ def check_shared(spark: SparkSession, home: Files) -> None:
 
 
 def _refused(home: Files, master: str, what: str) -> RejectedError:
-    place = home.work if isinstance(home, DividedHome) else home
+    place = home.work if isinstance(home, HomeInStore) else home
     mounted = "a directory that the driver and every executor have mounted at the same path, and can write"
     if not is_mounted(place):
         remedy = "Give the executors the client of that store, and credentials for it, as the driver has them."
-    elif isinstance(home, DividedHome):
+    elif isinstance(home, HomeInStore):
         remedy = (
             f"Name a work root, with --work-root or in Airflow with the connection's work_root: a place in the home's store, or {mounted}. "
             "Or run the pipeline with a local master."

@@ -1,4 +1,4 @@
-"""Copies the end of a driver's logs to the home's own storage, for hosts that do not have its cache."""
+"""Copies the end of a driver's logs to the store of its home, for hosts that do not have its cache."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from spark_jobs.background import run_every
-from spark_jobs.control.home import DividedHome
+from spark_jobs.control.home import HomeInStore
 from spark_jobs.protocol.errors import StreamPipelineError
 from spark_jobs.protocol.masking import Mask, unmasked
 from spark_jobs.storage.files import Files
@@ -29,7 +29,7 @@ def shown(home: Files, *logs: str, mask: Mask = unmasked, interval_s: float = _I
         mask: Removes secrets from the copies.
         interval_s: Interval of the checks.
     """
-    if not isinstance(home, DividedHome):
+    if not isinstance(home, HomeInStore):
         yield
         return
     sizes: dict[str, int] = {}
@@ -41,7 +41,7 @@ def shown(home: Files, *logs: str, mask: Mask = unmasked, interval_s: float = _I
         look()
 
 
-def _show(home: DividedHome, logs: Sequence[str], mask: Mask, sizes: dict[str, int]) -> None:
+def _show(home: HomeInStore, logs: Sequence[str], mask: Mask, sizes: dict[str, int]) -> None:
     """Runs one check. ``sizes`` has the length of each log at its last copy."""
     for log in logs:
         try:

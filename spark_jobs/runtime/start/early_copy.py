@@ -1,4 +1,4 @@
-"""Copies the state of a checkpoint from a store while the start that goes on from it is planned.
+"""Copies a checkpoint's state from a store while the start that continues from it is planned.
 
 A start knows after a few reads which checkpoint it goes on from. Spark, the tables and the sources take it seconds longer, and so does a
 large state. So both happen at the same time.
@@ -7,7 +7,7 @@ Invariants:
 
 1. The copy goes into a new work directory. No document names it before the attempt begins.
 2. A start that is refused deletes the directory. If a start dies, the next ones treat the directory as they treat any old one.
-3. An error of the copy is no error of the start. The restore then copies everything itself, and its error counts.
+3. An error of the copy is no error of the start. The restore then copies everything itself, and reports its own error.
 """
 
 import logging
@@ -19,7 +19,6 @@ from threading import Event
 from typing import Self
 
 from spark_jobs.background import run_in_background
-from spark_jobs.home.layout import WORK
 from spark_jobs.protocol.documents import AttemptDocument, Manifest
 from spark_jobs.protocol.errors import StreamPipelineError
 from spark_jobs.protocol.ids import StageName
@@ -41,7 +40,7 @@ def early_copy(
     *,
     second_copy: bool,
 ) -> "EarlyCopy":
-    """Returns the copy for a start. Nothing is copied unless the start builds a work directory here from a checkpoint in a store.
+    """Returns the copy for a start. Nothing is copied unless the start builds a work directory from a checkpoint in a store.
 
     Args:
         home: The home.
@@ -51,8 +50,7 @@ def early_copy(
         second_copy: True if the work directory must share no file with the home.
     """
     parent = None if isinstance(decision, BeginIncarnation) else goes_on_from(decision, facts)
-    is_far = not is_mounted(home) and is_mounted(home.below(WORK))
-    if parent is None or not is_far or why_not_continued(home, request, facts) is None:
+    if parent is None or is_mounted(home) or why_not_continued(home, request, facts) is None:
         return EarlyCopy(home)
     return EarlyCopy(home, parent, facts.newest_attempt, second_copy=second_copy)
 
@@ -132,4 +130,4 @@ class EarlyCopy:
 
 
 class _GivenUpError(Exception):
-    """The copy is not needed any more."""
+    """Ends a copy that is not needed any more."""

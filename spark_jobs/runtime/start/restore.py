@@ -43,7 +43,7 @@ _BEGUN = "restoring.json"
 _WHOLE = "restored.json"
 _FILES_AT_ONCE = 16
 _FEW_AT_ONCE = 8
-"""Number of files that are copied at the same time beside other work. With many the other work would hardly get the interpreter's lock."""
+"""Number of files that are copied at the same time while a start is planned. With more, planning would wait for the interpreter's lock."""
 _LARGE_BYTES = 1 << 20
 """Size of a file that is made durable alone. Smaller files are made durable together, with one sync of their directories."""
 
@@ -105,7 +105,7 @@ def restore(
         local: Other work directories of the home that may have the same files, the best first.
         rescale: Changes the number of state partitions of a restored stage.
         second_copy: True if the directory must share no file with the home.
-        copied: What :func:`copy_state` has returned for the same directory. It is not copied again.
+        copied: The result of :func:`copy_state` for the same directory. Those stages are not copied again.
 
     Returns:
         The origin of the files by stage; empty if the directory was complete.
@@ -196,7 +196,7 @@ class _CheckpointChain:
         return found
 
     def back(self, depth: int) -> Manifest:
-        """Returns the manifest that is so many checkpoints before the newest one."""
+        """Returns the manifest that is ``depth`` checkpoints before the newest one."""
         return self._older[depth - 1] if depth else self._newest
 
     def _from_newest(self) -> Iterator[Manifest]:

@@ -9,7 +9,7 @@ import pytest
 
 from spark_jobs.control.attempts import LOGS_KEPT, Attempts, forget_old_logs
 from spark_jobs.control.channel import Channel
-from spark_jobs.control.home import DividedHome, cache_name, check_claim, look_interval_s, open_home
+from spark_jobs.control.home import HomeInStore, cache_name, check_claim, look_interval_s, open_home
 from spark_jobs.control.liveness import claimed_request, driver_at_work, holding
 from spark_jobs.control.status import write_status
 from spark_jobs.home.layout import DRIVER_LOCK, SPARK_LOG, log_path
@@ -38,8 +38,8 @@ def documents() -> MemoryFiles:
 
 
 @pytest.fixture
-def home(documents: MemoryFiles, tmp_path: Path) -> DividedHome:
-    return DividedHome(documents, LocalFiles(tmp_path / "cache"))
+def home(documents: MemoryFiles, tmp_path: Path) -> HomeInStore:
+    return HomeInStore(documents, LocalFiles(tmp_path / "cache"))
 
 
 def below(root: Path) -> list[str]:
@@ -57,7 +57,7 @@ def beat() -> Status:
 
 
 @pytest.mark.parametrize("path", ["logs/1.log", "work/7/a"])
-def test_files_of_a_running_driver_are_in_the_cache(home: DividedHome, documents: MemoryFiles, tmp_path: Path, path: str) -> None:
+def test_files_of_a_running_driver_are_in_the_cache(home: HomeInStore, documents: MemoryFiles, tmp_path: Path, path: str) -> None:
     home.create(path, b"here")
     assert local_path(home, path) == tmp_path / "cache" / path
     assert (tmp_path / "cache" / path).read_bytes() == home.read(path) == b"here"
@@ -81,7 +81,7 @@ def test_files_of_a_running_driver_are_in_the_cache(home: DividedHome, documents
         "tombstones/i/hourly/a",
     ],
 )
-def test_documents_and_rows_are_in_the_store(home: DividedHome, documents: MemoryFiles, tmp_path: Path, path: str) -> None:
+def test_documents_and_rows_are_in_the_store(home: HomeInStore, documents: MemoryFiles, tmp_path: Path, path: str) -> None:
     home.create(path, b"{}")
     assert documents.contents == {path: b"{}"}
     assert home.local(path) is None
@@ -91,7 +91,7 @@ def test_documents_and_rows_are_in_the_store(home: DividedHome, documents: Memor
 
 def test_reading_documents_needs_no_cache(documents: MemoryFiles) -> None:
     documents.contents |= {"requests/start-1.json": b"{}", "status.json": b"{}", "pipeline.json": b"not read"}
-    home = DividedHome(documents)
+    home = HomeInStore(documents)
     assert home.names("requests") == ["start-1.json"]
     assert home.read("status.json") == b"{}"
     with pytest.raises(NotFoundError):
@@ -107,13 +107,13 @@ class TestCache:
         return tmp_path / "disk"
 
     @pytest.fixture
-    def home(self, documents: MemoryFiles, disk: Path) -> DividedHome:
-        home = DividedHome(documents)
+    def home(self, documents: MemoryFiles, disk: Path) -> HomeInStore:
+        home = HomeInStore(documents)
         Channel(home).claim(FLIGHTS)
         return home
 
     def test_no_driver_is_at_work_in_a_home_without_attempts(self, documents: MemoryFiles, disk: Path) -> None:
-        home = DividedHome(documents)
+        home = HomeInStore(documents)
         assert not driver_at_work(home)
         assert claimed_request(home) is None
         assert home.names("work") == []
@@ -121,7 +121,7 @@ class TestCache:
 
     @pytest.mark.parametrize("path", ["work/7/a", "logs/1.log"])
     def test_work_directories_and_logs_are_on_the_disk(
-        self, home: DividedHome, documents: MemoryFiles, disk: Path, path: str
+        self, home: HomeInStore, documents: MemoryFiles, disk: Path, path: str
     ) -> None:
         home.create(path, b"here")
         home.sync(path)
@@ -131,7 +131,7 @@ class TestCache:
 
     @pytest.mark.parametrize("path", ["channels/i/known/a", "tombstones/i/hourly/a", "state/hourly/1-1-1/a", "manifests/1.json"])
     def test_all_files_that_a_restore_needs_are_in_the_store(
-        self, home: DividedHome, documents: MemoryFiles, disk: Path, path: str
+        self, home: HomeInStore, documents: MemoryFiles, disk: Path, path: str
     ) -> None:
         home.create(path, b"there")
         assert documents.contents[path] == b"there"
@@ -140,22 +140,22 @@ class TestCache:
         assert not disk.exists()
 
     def test_state_of_a_cut_stays_on_the_disk_until_it_is_synced_to_the_store(
-        self, home: DividedHome, documents: MemoryFiles, tmp_path: Path
+        self, home: HomeInStore, documents: MemoryFiles, tmp_path: Path
     ) -> None:
         home.link_or_copy(spark_wrote(tmp_path), STATE)
         assert STATE not in documents.contents
         home.sync(STATE)
         assert documents.contents[STATE] == b"state"
 
-    def test_two_homes_have_two_caches(self, home: DividedHome, disk: Path) -> None:
-        assert local_path(DividedHome(Elsewhere()), "work") != local_path(home, "work")
+    def test_two_homes_have_two_caches(self, home: HomeInStore, disk: Path) -> None:
+        assert local_path(HomeInStore(Elsewhere()), "work") != local_path(home, "work")
 
-    def test_a_copy_of_a_home_is_refused(self, home: DividedHome, documents: MemoryFiles, tmp_path: Path) -> None:
+    def test_a_copy_of_a_home_is_refused(self, home: HomeInStore, documents: MemoryFiles, tmp_path: Path) -> None:
         """A copy would publish its checkpoints under the same numbers as the original home."""
         copy = Elsewhere()
         copy.contents |= documents.contents
         with pytest.raises(RejectedError, match="it was begun at memory: and copied"):
-            check_claim(DividedHome(copy), Channel(copy).pipeline())
+            check_claim(HomeInStore(copy), Channel(copy).pipeline())
 
     def test_the_error_for_a_user_without_a_cache_directory_names_the_setting(
         self, documents: MemoryFiles, monkeypatch: pytest.MonkeyPatch
@@ -167,11 +167,11 @@ class TestCache:
 
         monkeypatch.setattr(Path, "home", no_home)
         with pytest.raises(MissingRequirementError, match="no home directory") as refused:
-            DividedHome(documents).create("work/1/a", b"")
+            HomeInStore(documents).create("work/1/a", b"")
         assert "XDG_CACHE_HOME" in str(refused.value.remedy)
 
     @pytest.mark.parametrize("note", ["start-1", "start-2", None])
-    def test_a_lock_on_this_disk_counts_only_if_the_live_driver_holds_it(self, home: DividedHome, note: str | None) -> None:
+    def test_a_lock_on_this_disk_counts_only_if_the_live_driver_holds_it(self, home: HomeInStore, note: str | None) -> None:
         """Containers may share the host's name without sharing its disk."""
         live = attempt(1).model_copy(update={"host": socket.gethostname()})
         Attempts(home).create(live)
@@ -184,32 +184,32 @@ class TestCache:
 
 
 def test_files_that_are_created_together_are_each_in_their_own_place(
-    home: DividedHome, documents: MemoryFiles, tmp_path: Path
+    home: HomeInStore, documents: MemoryFiles, tmp_path: Path
 ) -> None:
     home.create_all([("manifests/1.json", b"1"), ("logs/driver.log", b"log"), ("manifests/2.json", b"2")])
     assert documents.contents == {"manifests/1.json": b"1", "manifests/2.json": b"2"}
     assert (tmp_path / "cache/logs/driver.log").read_bytes() == b"log"
 
 
-def test_a_driver_is_seen_by_its_lock_in_the_cache(home: DividedHome) -> None:
+def test_a_driver_is_seen_by_its_lock_in_the_cache(home: HomeInStore) -> None:
     with holding(local_path(home, DRIVER_LOCK), "start-3"):
         assert driver_at_work(home)
         assert claimed_request(home) == "start-3"
     assert not driver_at_work(home)
 
 
-def test_a_home_in_a_store_is_read_less_often_than_a_directory(home: DividedHome, tmp_path: Path) -> None:
+def test_a_home_in_a_store_is_read_less_often_than_a_directory(home: HomeInStore, tmp_path: Path) -> None:
     assert (look_interval_s(home), look_interval_s(LocalFiles(tmp_path))) == (5.0, 1.0)
 
 
 class TestStateInTheCache:
-    def test_is_a_link_to_the_file_of_spark(self, home: DividedHome, documents: MemoryFiles, tmp_path: Path) -> None:
+    def test_is_a_link_to_the_file_of_spark(self, home: HomeInStore, documents: MemoryFiles, tmp_path: Path) -> None:
         source = spark_wrote(tmp_path)
         home.link_or_copy(source, STATE)
         assert documents.contents == {}
         assert (tmp_path / "cache" / STATE).stat().st_ino == source.stat().st_ino
 
-    def test_moves_to_the_store_when_it_is_synced(self, home: DividedHome, documents: MemoryFiles, tmp_path: Path) -> None:
+    def test_moves_to_the_store_when_it_is_synced(self, home: HomeInStore, documents: MemoryFiles, tmp_path: Path) -> None:
         home.link_or_copy(spark_wrote(tmp_path), STATE)
         assert home.digest(STATE).size_bytes == 5
         home.sync(STATE)
@@ -218,7 +218,7 @@ class TestStateInTheCache:
         assert below(tmp_path / "cache") == ["state", "state/hourly"]
 
     def test_stays_in_the_cache_if_another_file_is_synced(
-        self, home: DividedHome, documents: MemoryFiles, tmp_path: Path
+        self, home: HomeInStore, documents: MemoryFiles, tmp_path: Path
     ) -> None:
         other = STATE.replace("/0/0/", "/0/1/")
         for path in (STATE, other):
@@ -227,7 +227,7 @@ class TestStateInTheCache:
         assert documents.contents == {STATE: b"state"}
         assert home.read(other) == b"state"
 
-    def test_is_listed_under_the_name_of_its_try(self, home: DividedHome, tmp_path: Path) -> None:
+    def test_is_listed_under_the_name_of_its_try(self, home: HomeInStore, tmp_path: Path) -> None:
         home.link_or_copy(spark_wrote(tmp_path), STATE)
         assert home.names("state") == ["hourly"]
         assert home.names("state/hourly") == ["3-1-1"]
@@ -249,7 +249,7 @@ class TestStateInTheCache:
                 return super().copy(source, named, path)
 
         store = BreaksOff()
-        home = DividedHome(store, LocalFiles(tmp_path / "cache"))
+        home = HomeInStore(store, LocalFiles(tmp_path / "cache"))
         home.link_or_copy(spark_wrote(tmp_path), STATE)
         with pytest.raises(OutcomeUnknownError):
             home.sync(STATE)
@@ -259,10 +259,10 @@ class TestStateInTheCache:
         assert below(tmp_path / "cache") == ["state", "state/hourly"]
 
     def test_is_not_read_if_it_is_incomplete_and_the_store_has_the_file(
-        self, home: DividedHome, documents: MemoryFiles, tmp_path: Path
+        self, home: HomeInStore, documents: MemoryFiles, tmp_path: Path
     ) -> None:
         documents.create(STATE, b"state")
-        DividedHome(documents, home.cache).link_or_copy(spark_wrote(tmp_path, b"st"), STATE)
+        HomeInStore(documents, home.cache).link_or_copy(spark_wrote(tmp_path, b"st"), STATE)
         assert home.read(STATE) == b"".join(home.chunks(STATE)) == b"state"
         assert home.digest(STATE).size_bytes == 5
 
@@ -271,7 +271,7 @@ class TestStateInTheCache:
             def digest(self, path: str):  # type: ignore[no-untyped-def]
                 raise AssertionError(f"{path} was looked for in the store")
 
-        home = DividedHome(NeverAsked(), LocalFiles(tmp_path / "cache"))
+        home = HomeInStore(NeverAsked(), LocalFiles(tmp_path / "cache"))
         home.link_or_copy(spark_wrote(tmp_path), STATE)
         assert home.digest(STATE).size_bytes == 5
 
@@ -287,12 +287,12 @@ class TestStateInTheCache:
                     raise
 
         store = BroughtIn()
-        waiting = DividedHome(store, LocalFiles(tmp_path / "cache"))
+        waiting = HomeInStore(store, LocalFiles(tmp_path / "cache"))
         waiting.link_or_copy(spark_wrote(tmp_path), STATE)
-        assert DividedHome(store, waiting.cache).digest(STATE).size_bytes == 5
+        assert HomeInStore(store, waiting.cache).digest(STATE).size_bytes == 5
 
     def test_is_deleted_with_its_checkpoint_from_cache_and_store(
-        self, home: DividedHome, documents: MemoryFiles, tmp_path: Path
+        self, home: HomeInStore, documents: MemoryFiles, tmp_path: Path
     ) -> None:
         home.link_or_copy(spark_wrote(tmp_path), STATE)
         documents.create(f"{STATE}.other", b"state")
@@ -301,7 +301,7 @@ class TestStateInTheCache:
         with pytest.raises(NotFoundError):
             home.read(STATE)
 
-    def test_is_copied_from_the_store_by_a_restore(self, home: DividedHome, documents: MemoryFiles) -> None:
+    def test_is_copied_from_the_store_by_a_restore(self, home: HomeInStore, documents: MemoryFiles) -> None:
         documents.create(STATE, b"state")
         transfer(home, STATE, home.below("work/2"), "stages/hourly/4.changelog")
         assert home.read("work/2/stages/hourly/4.changelog") == b"state"
@@ -319,9 +319,9 @@ class TestPlacesOfHomesAndCaches:
         assert cache_name("s3://lake/ä b…" + "c" * 300).startswith("__b_ccc")
         assert len(cache_name("s3://lake/" + "c" * 300)) < 64
 
-    def test_a_home_that_has_begun_accepts_any_work_root(self, home: DividedHome, documents: MemoryFiles, tmp_path: Path) -> None:
+    def test_a_home_that_has_begun_accepts_any_work_root(self, home: HomeInStore, documents: MemoryFiles, tmp_path: Path) -> None:
         Channel(home).claim(FLIGHTS)
-        elsewhere = DividedHome(documents, LocalFiles(tmp_path / "elsewhere"))
+        elsewhere = HomeInStore(documents, LocalFiles(tmp_path / "elsewhere"))
         check_claim(elsewhere, Channel(elsewhere).pipeline())
 
     def test_a_home_that_is_a_directory_has_no_work_root(self, tmp_path: Path) -> None:
@@ -329,7 +329,7 @@ class TestPlacesOfHomesAndCaches:
             open_home(str(tmp_path), str(tmp_path / "work"))
 
     def test_a_copy_of_a_home_in_another_kind_of_place_is_refused(
-        self, home: DividedHome, documents: MemoryFiles, tmp_path: Path
+        self, home: HomeInStore, documents: MemoryFiles, tmp_path: Path
     ) -> None:
         Channel(home).claim(FLIGHTS)
         directory, store = LocalFiles(tmp_path / "home"), MemoryFiles()
@@ -339,7 +339,7 @@ class TestPlacesOfHomesAndCaches:
         Channel(LocalFiles(tmp_path / "another")).claim(FLIGHTS)
         store.create("pipeline.json", LocalFiles(tmp_path / "another").read("pipeline.json"))
         with pytest.raises(RejectedError, match="it was begun in a directory and copied"):
-            check_claim(DividedHome(store), Channel(store).pipeline())
+            check_claim(HomeInStore(store), Channel(store).pipeline())
 
 
 class TestWorkRootInAStore:
@@ -350,12 +350,12 @@ class TestWorkRootInAStore:
         return MemoryFiles()
 
     @pytest.fixture
-    def home(self, documents: MemoryFiles, work: MemoryFiles, tmp_path: Path) -> DividedHome:
-        return DividedHome(documents, LocalFiles(tmp_path / "cache"), work)
+    def home(self, documents: MemoryFiles, work: MemoryFiles, tmp_path: Path) -> HomeInStore:
+        return HomeInStore(documents, LocalFiles(tmp_path / "cache"), work)
 
     @pytest.mark.parametrize("name", [UUID, f"probe-{UUID.replace('-', '')}"])
     def test_files_of_executors_are_in_the_work_root(
-        self, home: DividedHome, documents: MemoryFiles, work: MemoryFiles, tmp_path: Path, name: str
+        self, home: HomeInStore, documents: MemoryFiles, work: MemoryFiles, tmp_path: Path, name: str
     ) -> None:
         path = f"work/{name}/a"
         home.create(path, b"there")
@@ -370,7 +370,7 @@ class TestWorkRootInAStore:
 
     @pytest.mark.parametrize("path", [DRIVER_LOCK, SPARK_LOG, "logs/1.log", "work/publish-1.out"])
     def test_files_of_the_driver_alone_are_on_its_disk(
-        self, home: DividedHome, work: MemoryFiles, tmp_path: Path, path: str
+        self, home: HomeInStore, work: MemoryFiles, tmp_path: Path, path: str
     ) -> None:
         home.create(path, b"here")
         assert local_path(home, path).read_bytes() == home.read(path) == b"here"
@@ -378,7 +378,7 @@ class TestWorkRootInAStore:
         assert work.contents == {}
 
     def test_files_in_the_work_root_and_on_the_disk_are_listed_and_deleted_together(
-        self, home: DividedHome, work: MemoryFiles
+        self, home: HomeInStore, work: MemoryFiles
     ) -> None:
         home.create(f"work/{self.UUID}/a", b"there")
         home.create(DRIVER_LOCK, b"here")
@@ -401,7 +401,7 @@ class TestWorkRootInAStore:
 
 class TestLiveness:
     def test_the_heartbeat_counts_if_the_cache_is_not_visible_even_on_the_same_host(
-        self, home: DividedHome, documents: MemoryFiles, tmp_path: Path
+        self, home: HomeInStore, documents: MemoryFiles, tmp_path: Path
     ) -> None:
         """Containers may share the host's name without sharing its directories."""
         Channel(home).claim(FLIGHTS)
@@ -422,15 +422,15 @@ class Elsewhere(MemoryFiles):
 
 class TestLogs:
     def test_logs_are_read_completely_from_the_cache_and_otherwise_from_their_shown_end(
-        self, home: DividedHome, documents: MemoryFiles, tmp_path: Path
+        self, home: HomeInStore, documents: MemoryFiles, tmp_path: Path
     ) -> None:
         home.create("logs/1.log", b"first\nlast\n")
         documents.replace("logs/1.log", b"last\n")
         assert home.read("logs/1.log") == b"first\nlast\n"
-        assert DividedHome(documents, LocalFiles(tmp_path / "not mounted")).read("logs/1.log") == b"last\n"
+        assert HomeInStore(documents, LocalFiles(tmp_path / "not mounted")).read("logs/1.log") == b"last\n"
 
     def test_old_logs_are_deleted_in_the_cache_and_in_the_store(
-        self, home: DividedHome, documents: MemoryFiles, tmp_path: Path
+        self, home: HomeInStore, documents: MemoryFiles, tmp_path: Path
     ) -> None:
         live = LOGS_KEPT + 1
         for number in (1, live):
@@ -442,7 +442,7 @@ class TestLogs:
         assert below(tmp_path / "cache") == ["logs", f"logs/{live}.log"]
 
 
-CALLS: list[Callable[[DividedHome, Path], object]] = [
+CALLS: list[Callable[[HomeInStore, Path], object]] = [
     lambda home, source: home.link_or_copy(source, STATE),
     lambda home, source: home.link_or_copy(source, "work/1/a"),
     lambda home, source: home.copy(LocalFiles(source.parent), source.name, "work/1/a"),
@@ -451,7 +451,7 @@ CALLS: list[Callable[[DividedHome, Path], object]] = [
 
 @pytest.mark.parametrize("call", CALLS)
 def test_creating_a_file_whose_name_is_taken_fails(
-    home: DividedHome, tmp_path: Path, call: Callable[[DividedHome, Path], object]
+    home: HomeInStore, tmp_path: Path, call: Callable[[HomeInStore, Path], object]
 ) -> None:
     source = spark_wrote(tmp_path)
     call(home, source)

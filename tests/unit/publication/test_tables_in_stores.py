@@ -19,7 +19,7 @@ from spark_jobs.publication.deleted_keys import add_checksums
 from spark_jobs.publication.delta_rs import OpenTable, check_publishable, data_files, open_table, rows_by_file
 from spark_jobs.publication.staged_files import missing_files
 from spark_jobs.publication.table_log import TableLog
-from spark_jobs.storage.object_store_kinds import store_kind
+from spark_jobs.storage.object_store_kinds import object_store_kind
 from spark_jobs.storage.settings_by_bucket import settings_for
 from spark_jobs.storage.table_uris import table_files, table_uri
 from tests.support.azurite import azurite
@@ -139,7 +139,7 @@ def test_a_missing_table_is_not_found(store: str) -> None:
 
 
 def test_a_commit_whose_answer_is_lost_is_made_once(table: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    variable = store_kind(table).ENDPOINT
+    variable = object_store_kind(table).ENDPOINT
     endpoint = os.environ[variable]
     with lost_answers(endpoint) as line:
         monkeypatch.setenv(variable, f"{line.url}{urlsplit(endpoint).path}")

@@ -314,7 +314,7 @@ def test_a_file_that_can_be_hard_linked_is_not_copied(tmp_path: Path) -> None:
     assert (tmp_path / "home/a/b").samefile(theirs)
 
 
-def test_a_file_that_may_not_be_adopted_is_an_error_and_leaves_no_file(tmp_path: Path) -> None:
+def test_a_file_that_may_not_be_linked_is_an_error_and_leaves_no_file(tmp_path: Path) -> None:
     (tmp_path / "theirs").write_bytes(b"state")
     files = LocalFiles(tmp_path / "home", _OnAnotherFileSystem(tmp_path / "home", errno.EACCES))
     with pytest.raises(AccessDeniedError):

@@ -405,7 +405,7 @@ class GoingOn:
 
 
 class FilesOfARunningStage(LocalFiles):
-    """A home that adopts files and computes digests only after the stage has committed its next batch."""
+    """A home that links files and computes digests only after the stage has committed its next batch."""
 
     def __init__(self, site: Site, stage: GoingOn) -> None:
         super().__init__(site.root / "home", QuickSystem())

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_jobs.control.home import DividedHome
+from spark_jobs.control.home import HomeInStore
 from spark_jobs.protocol.errors import StorageError
 from spark_jobs.runtime.driver.shown_logs import shown
 from spark_jobs.storage.local import LocalFiles
@@ -21,11 +21,11 @@ def store() -> MemoryFiles:
 
 
 @pytest.fixture
-def home(store: MemoryFiles, tmp_path: Path) -> DividedHome:
-    return DividedHome(store, LocalFiles(tmp_path / "cache"))
+def home(store: MemoryFiles, tmp_path: Path) -> HomeInStore:
+    return HomeInStore(store, LocalFiles(tmp_path / "cache"))
 
 
-def say(home: DividedHome, text: str) -> None:
+def say(home: HomeInStore, text: str) -> None:
     path = home.local(LOG)
     assert path
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -33,7 +33,7 @@ def say(home: DividedHome, text: str) -> None:
         file.write(text)
 
 
-def test_logs_are_shown_while_the_driver_runs_and_once_more_at_its_end(home: DividedHome, store: MemoryFiles) -> None:
+def test_logs_are_shown_while_the_driver_runs_and_once_more_at_its_end(home: HomeInStore, store: MemoryFiles) -> None:
     with shown(home, LOG, "logs/driver-1.out", interval_s=0.02):
         say(home, "begins\n")
         deadline_s = time.monotonic() + 30
@@ -45,7 +45,7 @@ def test_logs_are_shown_while_the_driver_runs_and_once_more_at_its_end(home: Div
     assert store.contents == {LOG: b"begins\nends\n"}
 
 
-def test_the_last_complete_lines_of_a_long_log_are_shown(home: DividedHome, store: MemoryFiles) -> None:
+def test_the_last_complete_lines_of_a_long_log_are_shown(home: HomeInStore, store: MemoryFiles) -> None:
     with shown(home, LOG):
         say(home, "".join(f"{number:09d}\n" for number in range(100_000)))
     first, *_, last = store.contents[LOG].splitlines()
@@ -54,13 +54,13 @@ def test_the_last_complete_lines_of_a_long_log_are_shown(home: DividedHome, stor
     assert last == b"000099999"
 
 
-def test_the_settings_of_a_store_show_no_secret(home: DividedHome, store: MemoryFiles) -> None:
+def test_the_settings_of_a_store_show_no_secret(home: HomeInStore, store: MemoryFiles) -> None:
     with shown(home, LOG, mask=lambda text: text.replace("hunter2", "***")):
         say(home, "the password is hunter2\n")
     assert store.contents == {LOG: b"the password is ***\n"}
 
 
-def test_an_unchanged_log_is_not_written_again(home: DividedHome, store: MemoryFiles) -> None:
+def test_an_unchanged_log_is_not_written_again(home: HomeInStore, store: MemoryFiles) -> None:
     with shown(home, LOG, interval_s=0.01):
         say(home, "begins\n")
         time.sleep(0.2)
@@ -69,12 +69,12 @@ def test_an_unchanged_log_is_not_written_again(home: DividedHome, store: MemoryF
     assert store.contents == {}
 
 
-def test_an_unavailable_store_does_not_end_the_run(home: DividedHome, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unavailable_store_does_not_end_the_run(home: HomeInStore, caplog: pytest.LogCaptureFixture) -> None:
     class Away(MemoryFiles):
         def replace(self, path: str, data: bytes) -> None:
             raise StorageError("the store is away")
 
-    with caplog.at_level(logging.WARNING), shown(DividedHome(Away(), home.cache), LOG):
+    with caplog.at_level(logging.WARNING), shown(HomeInStore(Away(), home.cache), LOG):
         say(home, "begins\n")
     assert "the store is away" in caplog.text
 

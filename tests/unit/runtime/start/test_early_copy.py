@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from spark_jobs.background import run_in_background
-from spark_jobs.control.home import DividedHome
+from spark_jobs.control.home import HomeInStore
 from spark_jobs.protocol.documents import AttemptDocument, Manifest
 from spark_jobs.protocol.errors import CorruptDocumentError, RejectedError
 from spark_jobs.protocol.ids import RoundNumber
@@ -54,7 +54,7 @@ class Far:
 @pytest.fixture
 def far(tmp_path: Path) -> Far:
     store = MemoryFiles()
-    site = Site(tmp_path, DividedHome(store, quick(tmp_path / "home")))
+    site = Site(tmp_path, HomeInStore(store, quick(tmp_path / "home")))
     site.batches(4)
     return Far(site, store, site.complete(3))
 

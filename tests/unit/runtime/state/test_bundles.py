@@ -14,7 +14,7 @@ from spark_jobs.checkpoint.bundles import BUNDLE_MAX_BYTES, StateReader, create_
 from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.checkpoint.retention import discard
 from spark_jobs.checkpoint.savepoint import export, read_savepoint, verify
-from spark_jobs.control.home import DividedHome
+from spark_jobs.control.home import HomeInStore
 from spark_jobs.protocol.codec import decode, encode, sha256
 from spark_jobs.protocol.documents import Manifest
 from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError, StorageError, UnsupportedFormatError
@@ -192,7 +192,7 @@ def test_a_checkpoint_puts_and_a_restore_gets_few_objects(
 ) -> None:  # fmt: skip
     """A stage with two partitions: a checkpoint after one batch, and a restore of four batches."""
     monkeypatch.setattr(pinning, "_BUNDLED_MAX", bundled_max)
-    home = DividedHome(open_place(f"{store}/home"), quick(tmp_path / "cache"))
+    home = HomeInStore(open_place(f"{store}/home"), quick(tmp_path / "cache"))
     home.create("pipeline.json", b"{}")  # checks the store
     site = Site(tmp_path, home)
     site.batches(3)

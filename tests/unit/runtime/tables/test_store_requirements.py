@@ -5,7 +5,7 @@ from typing import cast
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_jobs.control.home import DividedHome
+from spark_jobs.control.home import HomeInStore
 from spark_jobs.protocol.errors import MissingRequirementError
 from spark_jobs.protocol.ids import SinkName
 from spark_jobs.runtime.tables import store_requirements
@@ -34,7 +34,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_spark_commits_to_a_store_only_by_conditional_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     prepared = list[str]()
     monkeypatch.setattr(store_requirements, "make_commits_conditional", lambda _, uri: prepared.append(uri))
-    check_stores(SPARK, DividedHome(Store()), {HOURLY: TablePlace("s3://lake/hourly")})
+    check_stores(SPARK, HomeInStore(Store()), {HOURLY: TablePlace("s3://lake/hourly")})
     assert prepared == ["s3://lake/home", "s3://lake/hourly"], "channels too"
 
 

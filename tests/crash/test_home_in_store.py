@@ -17,7 +17,7 @@ CRASHES = 3
 
 
 @pytest.fixture
-def divided(site: RunSite) -> RunSite:
+def in_store(site: RunSite) -> RunSite:
     return replace(site, store=str(site.directory / "documents"))
 
 
@@ -48,18 +48,18 @@ def assert_finished(site: RunSite) -> None:
     assert not [path for path in site.home.glob("state/**/*") if path.is_file()], "nothing waits there any more"
 
 
-def test_attempts_that_die_one_after_the_other_lose_and_double_no_row(divided: RunSite, seed: int) -> None:
+def test_attempts_that_die_one_after_the_other_lose_and_double_no_row(in_store: RunSite, seed: int) -> None:
     chosen = Random(seed)
     for _ in range(CRASHES):
-        run_into(divided, AtRandom(chosen, 60))
-    divided.run()
-    assert_finished(divided)
+        run_into(in_store, AtRandom(chosen, 60))
+    in_store.run()
+    assert_finished(in_store)
 
 
 @pytest.mark.nightly
-def test_attempts_that_die_at_every_point_lose_and_double_no_row(divided: RunSite, tmp_path: Path) -> None:
-    clean = watched(replace(divided, directory=tmp_path / "clean", store=str(tmp_path / "clean/documents")).run)
+def test_attempts_that_die_at_every_point_lose_and_double_no_row(in_store: RunSite, tmp_path: Path) -> None:
+    clean = watched(replace(in_store, directory=tmp_path / "clean", store=str(tmp_path / "clean/documents")).run)
     assert {point.step for point in clean} >= {Step.PIPELINE_CREATE, Step.MANIFEST_CREATE}
     assert not {point.step for point in clean} & NOT_IN_A_SMALL_RUN
-    crash_in_turn(divided)
-    assert_finished(divided)
+    crash_in_turn(in_store)
+    assert_finished(in_store)
