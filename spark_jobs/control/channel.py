@@ -17,7 +17,6 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from spark_jobs.background import run_all
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.home import place_of
 from spark_jobs.home.layout import (
@@ -56,7 +55,7 @@ from spark_jobs.protocol.reports import report_error
 from spark_jobs.protocol.restarts import RestartHistory
 from spark_jobs.protocol.start_requests import StartOptions, StartRequest, start_request
 from spark_jobs.protocol.steps import Step, step
-from spark_jobs.storage.files import Files, create_document, read_document
+from spark_jobs.storage.files import Files, create_document, read_document, side_by_side
 
 _TRIES = 20
 _NO_OPTIONS = StartOptions()
@@ -140,7 +139,7 @@ class Channel:
 
     def next_attempt(self) -> AttemptNumber:
         """Returns the number that the next attempt would have."""
-        begun, asked = run_all([self.attempts.numbers, self._request_numbers])
+        begun, asked = side_by_side(self.files, [self.attempts.numbers, self._request_numbers])
         return AttemptNumber(max([*begun, *asked], default=0) + 1)
 
     def request_start(
@@ -206,7 +205,7 @@ class Channel:
 
     def newest_attempt(self, run: RunId) -> AttemptDocument | None:
         """Returns the newest attempt of this run that has begun, or None if there is none or it was deleted."""
-        names, asked = run_all([self.attempts.names, partial(self._starts_of, run)])
+        names, asked = side_by_side(self.files, [self.attempts.names, partial(self._starts_of, run)])
         numbers = (request.attempt for request in self._requests_of(run, asked))
         return next((self.attempts.read(number) for number in numbers if number in names.begun), None)
 
@@ -267,9 +266,10 @@ class Channel:
 
     def answer(self, run: RunId) -> StartResponse | None:
         """Returns the newest answer of this run, with or without an error, or None if there is none or it was deleted."""
-        answered, asked, ended = run_all([self.answered, partial(self._starts_of, run), partial(self.files.names, ENDED)])
+        answered, asked = side_by_side(self.files, [self.answered, partial(self._starts_of, run)])
         newest = next((request for request in self._requests_of(run, asked) if request.attempt in answered), None)
-        kept = next(iter(starts_of_run(ended, run)), None)
+        names = self.files.names(ENDED)  # listed last: an answer is kept there before it is deleted from the others
+        kept = next(iter(starts_of_run(names, run)), None)
         if kept is not None and (newest is None or newest.attempt <= kept):
             ended = self._read_ended(ended_path(kept, run))
             if ended is not None and ended.run == run:
@@ -295,7 +295,7 @@ class Channel:
 
     def _unclaimed(self, number: AttemptNumber) -> StartRequest | None:
         """Returns the request of this number if no driver has begun it and it has no answer."""
-        asked, begun = run_all([self._request_numbers, self.attempts.numbers])
+        asked, begun = side_by_side(self.files, [self._request_numbers, self.attempts.numbers])
         if number not in asked or number in begun:
             return None
         request = self.request(start_request_id(number))

@@ -14,7 +14,6 @@ Invariants:
 import logging
 from functools import partial
 
-from spark_jobs.background import run_all
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.losses import LossLedger
@@ -38,7 +37,7 @@ from spark_jobs.protocol.documents import AttemptDocument, RoundDocument
 from spark_jobs.protocol.errors import CorruptDocumentError, InterruptedRunError, NotFoundError
 from spark_jobs.protocol.ids import AttemptNumber, start_request_id
 from spark_jobs.protocol.steps import Step, step
-from spark_jobs.storage.files import Files, read_document
+from spark_jobs.storage.files import Files, read_document, side_by_side
 
 _LOG = logging.getLogger(__name__)
 STARTS_KEPT = 100
@@ -58,7 +57,9 @@ def forget_old_starts(files: Files, live: AttemptDocument) -> None:
         StorageError: Not everything was deleted. Repeat.
     """
     directories = (REQUESTS, RUNS, ATTEMPTS, RESPONSES)
-    names = dict(zip(directories, run_all([partial(files.names, directory) for directory in directories]), strict=True))
+    names = dict(
+        zip(directories, side_by_side(files, [partial(files.names, directory) for directory in directories]), strict=True)
+    )
     numbered = [*map(start_of_request, names[REQUESTS] + names[RESPONSES]), *map(attempt_of, names[ATTEMPTS] + names[RUNS])]
     last = live.attempt - STARTS_KEPT
     for number in sorted({number for number in numbered if number is not None and number <= last}):

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from spark_jobs.background import run_all
 from spark_jobs.protocol.errors import UnsupportedTableError
+from spark_jobs.storage.files import side_by_side
 from spark_jobs.storage.table_uris import table_files
 
 
@@ -44,5 +44,5 @@ def missing_files(uri: str, adds: Iterable[Mapping[str, Any]]) -> list[str]:
     root: Path | str = files.local() or files.url
     named = [(unquote(add["path"]), int(add["size"])) for add in adds]
     looks = [partial(files.size_bytes, path) for path, _ in named]
-    found = run_all(looks) if files.local() is None else [look() for look in looks]  # a disk answers before a thread would start
+    found = side_by_side(files, looks)
     return [f"{root}/{path}" for (path, size_bytes), here in zip(named, found, strict=True) if here != size_bytes]

@@ -197,7 +197,8 @@ class Application:
         spark = self.start_spark()
         check_shared(spark, self.home)
         check()
-        plan = self._plan_and_try(request, decision, facts, start, spark)
+        plan = self._plan(request, decision, facts, start, spark)
+        check_conditional_writes(spark, plan.places)
         check()
         return plan
 
@@ -295,10 +296,12 @@ class Application:
             check_shared(spark, self.home)
             if isinstance(decision, BeginFromSavepoint) and decision.checkpoint is not None:
                 publish(self.home, decision.checkpoint, by_policy=True, publishers=publishers)
-            return self._plan_and_try(request, decision, facts, start, spark)
+            plan = self._plan(request, decision, facts, start, spark)
+            check_conditional_writes(spark, plan.places)
+            return plan
 
-        with early_copy(self.home, request, decision, facts, second_copy=self.graph.checkpointing.second_copy) as early:
-            return self._carry_out(request, afterwards, metrics, find_plan, early, unfinished)
+        early = early_copy(self.home, request, decision, facts, second_copy=self.graph.checkpointing.second_copy)
+        return self._carry_out(request, afterwards, metrics, find_plan, early, unfinished)
 
     def _carry_out(
         self,
@@ -316,7 +319,7 @@ class Application:
             afterwards: Closed after the request is answered, while this driver still holds the home.
             metrics: Exports the attempt's metrics from its beginning.
             find_plan: Returns the plan. Called when Spark runs.
-            early: The copy of the state, which has begun.
+            early: The copy of the state, which begins while Spark starts.
             unfinished: A stop that an earlier attempt has left unfinished. It is abandoned before this attempt begins.
         """
         with ExitStack() as stack:
@@ -324,6 +327,7 @@ class Application:
                 Cancellation(AttemptLease(self.home, request.attempt), interval_s=look_interval_s(self.home))
             )
             cancellation.check()
+            stack.enter_context(early)
             spark = self.start_spark()
             stack.callback(jvm_lock(self.home, spark).release)
             # Spark may have waited long for the cluster. In between the attempt may have been cancelled.
@@ -407,8 +411,7 @@ class Application:
         if isinstance(decision, Answer):
             return decision.manifest
         start = self._savepoint_start(request, facts, decision)
-        spark = self.start_spark()
-        plan = self._plan(request, decision, facts, start, spark, self._find_places(decision, facts, spark))
+        plan = self._plan(request, decision, facts, start, self.start_spark())
         return replace(plan, gone=self._lost_rows(request, plan))
 
     def _decide(self, request: StartRequest, facts: HomeFacts) -> tuple[HomeFacts, Decision]:
@@ -446,29 +449,6 @@ class Application:
         left_out = {*request.accept_data_loss, *self.graph.skips_what_is_gone}
         return predict_losses(self.home, self.graph, plan.planned, logs, read_on, goes_on, left_out)
 
-    def _plan_and_try(
-        self,
-        request: StartRequest,
-        decision: Continue | Begin | BeginIncarnation,
-        facts: HomeFacts,
-        start: SavepointStart | None,
-        spark: SparkSession,
-    ) -> StartPlan:
-        """Plans a start, and tries meanwhile whether its stores keep the first of two files. Leaves nothing behind."""
-        places = self._find_places(decision, facts, spark)
-        with beside(partial(check_conditional_writes, spark, places)):
-            return self._plan(request, decision, facts, start, spark, places)
-
-    def _find_places(
-        self, decision: Continue | Begin | BeginIncarnation, facts: HomeFacts, spark: SparkSession
-    ) -> Mapping[SinkName, TablePlace]:
-        """Returns the places of the sinks' tables. Refuses those in which this home cannot publish."""
-        places = find_places(self.graph, self.parameters, spark)
-        check_places(self.home, {sink: place.uri for sink, place in places.items()}, begins=False)
-        self._refuse_unknown_rows(decision, facts, places)
-        check_stores(spark, self.home, places)
-        return places
-
     def _plan(
         self,
         request: StartRequest,
@@ -476,13 +456,16 @@ class Application:
         facts: HomeFacts,
         start: SavepointStart | None,
         spark: SparkSession,
-        places: Mapping[SinkName, TablePlace],
     ) -> StartPlan:
         """Plans a start by checking its sources, tables and functions. Writes nothing."""
         adopted = {} if isinstance(decision, Continue) else old_offsets(self.graph, decision.adopt_offsets)
         session = session_for_run(spark)
+        places = find_places(self.graph, self.parameters, spark)
         tables = {sink: place.uri for sink, place in places.items()}
+        check_places(self.home, tables, begins=False)
+        self._refuse_unknown_rows(decision, facts, places)
         reached = start.check(places) if start else None
+        check_stores(spark, self.home, places)
         planned = plan_pipeline(self.graph, self.parameters, session, places)
         sources, settled = self._look_at_sources(request, decision, facts, session, adopted)
         archives = archive_places(self.graph.archives(self.parameters))
@@ -636,7 +619,7 @@ class Application:
         try:
             forget_old_logs(self.home, attempt.attempt)
             forget_old_starts(self.home, attempt)
-        except StreamPipelineError as error:
+        except Exception as error:  # noqa: BLE001 - a thread's edge: the attempt goes on without it
             _LOG.warning("not all documents of old attempts were deleted: %s", error)
 
     def _publish_head(self, run: RoundRun) -> None:

@@ -10,14 +10,14 @@ Every implementation keeps these invariants, and ``tests/contract`` checks them 
 
 import os
 from collections import defaultdict
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from hashlib import sha256
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, NamedTuple, Protocol
+from typing import IO, Any, NamedTuple, Protocol
 
 from spark_jobs.background import run_all
 from spark_jobs.protocol.codec import D, Document, decode, encode
@@ -284,6 +284,15 @@ def real_url(files: Files) -> str:
     Use it only for comparisons. Documents keep the user's URL, because links may change.
     """
     return f"file://{os.path.realpath(local_path(files))}" if is_mounted(files) else files.url
+
+
+def side_by_side(files: Files, looks: Sequence[Callable[[], Any]]) -> list[Any]:
+    """Returns the results of reads. Those in a store are made at the same time; a directory answers before a thread would start.
+
+    Raises:
+        Exception: The exception of the first read that failed.
+    """
+    return [look() for look in looks] if is_mounted(files) else run_all(looks)
 
 
 @contextmanager

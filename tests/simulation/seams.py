@@ -11,7 +11,7 @@ import pytest
 import tenacity.nap
 
 from spark_jobs.checkpoint import named_files, savepoint, savepoint_files
-from spark_jobs.control import channel, checkpoint_requests, losses, old_starts
+from spark_jobs.control import checkpoint_requests, losses, old_starts
 from spark_jobs.control.lease import AttemptLease
 from spark_jobs.home import savepoint_place
 from spark_jobs.protocol import codec, ids
@@ -34,7 +34,7 @@ from spark_jobs.runtime.planned_pipeline import PlannedPipeline
 from spark_jobs.runtime.spark.plan import BatchFacts
 from spark_jobs.runtime.staged import private_log
 from spark_jobs.runtime.stages import gate, passing_over, running_stage, stage, stage_query, staging
-from spark_jobs.runtime.start import attempt, early_copy, facts, heal, restore
+from spark_jobs.runtime.start import attempt, early_copy, heal, restore
 from spark_jobs.runtime.state import pinning
 from spark_jobs.storage import open as open_storage
 from tests.simulation.stages import Site, TableDirectory, build_stage
@@ -133,7 +133,7 @@ def simulated(site: Site) -> Iterator[pytest.MonkeyPatch]:
         (tenacity.nap, "time", SimpleNamespace(sleep=lambda _: world.sleep(_BACK_OFF_S))),  # a drawn time, from another seed
         *(
             (module, "run_all", lambda jobs, *_: [job() for job in jobs])
-            for module in (channel, facts, heal, named_files, old_starts, pinning, restore, savepoint, staged_files)
+            for module in (heal, named_files, pinning, restore, savepoint)
         ),
         *((module, "run_in_background", partial(SimulatedFuture, world)) for module in (answers, publishing)),
         (checkpoint_try, "run_watched", lambda work, meanwhile: work()),

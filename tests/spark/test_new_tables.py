@@ -110,6 +110,11 @@ def test_no_table_is_made_where_other_files_are(session: SparkSession, site: Sit
     assert taken.paths() == ["below/notes.txt"]
 
 
+def test_a_probe_that_a_killed_start_has_left_does_not_keep_a_table_from_its_place(session: SparkSession, site: Site) -> None:
+    open_place(site.table("made")).create(f"probe-{'0' * 32}", b"first")
+    create_table(session, _place(site.table("made")), _schema(PLAIN), _design(), "sink")
+
+
 @in_a_store_at_night
 def test_only_one_of_two_starts_makes_the_table(session: SparkSession, site: Site) -> None:
     place, schema = _place(site.table("made")), _schema(PLAIN)

@@ -18,10 +18,11 @@ from spark_jobs.home.places import has_others
 from spark_jobs.protocol.delta_log import DELTA_LOG
 from spark_jobs.protocol.documents import AttemptDocument, CarriedActions, Manifest
 from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError
-from spark_jobs.protocol.ids import BatchId, IncarnationId, StageName, file_prefix
+from spark_jobs.protocol.ids import AttemptNumber, BatchId, IncarnationId, StageName, file_prefix
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.runtime.spark.spark_log import NO_BATCH
 from spark_jobs.runtime.stages.stage import StageRun
+from spark_jobs.runtime.state.early_directory import is_for_later
 from spark_jobs.storage.checksums import forget_checksum
 from spark_jobs.storage.files import Files
 
@@ -156,8 +157,8 @@ def sweep_abandoned(home: Files, live: AttemptDocument, needed: Container[Incarn
     found = {IncarnationId(name) for directory in (CHANNELS, TOMBSTONES) for name in home.names(directory)}
     incarnations = {incarnation for incarnation in found if incarnation not in needed} - {live.incarnation}
     if directories or incarnations:
-        Attempts(home).check_live(live.attempt)  # after the listings: a higher attempt creates no files before it is claimed
-    going = [path for path in map(work_path, sorted(directories)) if (paths := home.paths(path)) and not has_others(home, paths)]
+        Attempts(home).check_live(live.attempt)  # after the listings: what a higher attempt creates before it is claimed says so
+    going = [path for path in map(work_path, sorted(directories)) if _is_of_the_past(home, path, live.attempt)]
     for incarnation in sorted(incarnations):
         for place in (channels_path(incarnation), tombstones_path(incarnation)):
             going += _own_tables(home, incarnation, place)
@@ -165,6 +166,12 @@ def sweep_abandoned(home: Files, live: AttemptDocument, needed: Container[Incarn
         with step(Step.SWEEP):
             for path in going:
                 home.delete(path)
+
+
+def _is_of_the_past(home: Files, directory: str, live: AttemptNumber) -> bool:
+    """Returns True if a work directory has files, and they are neither another thing's nor for a later attempt."""
+    paths = home.paths(directory)
+    return bool(paths) and not has_others(home, paths) and not is_for_later(home.below(directory), live)
 
 
 def _own_tables(home: Files, incarnation: IncarnationId, place: str) -> list[str]:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, partial
 
-from spark_jobs.background import run_all
 from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.checkpoint.savepoint import read_savepoint
 from spark_jobs.control.channel import Channel
@@ -20,7 +19,7 @@ from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog, checkpoint_di
 from spark_jobs.runtime.staged.channel_cut import log_directory
 from spark_jobs.runtime.staged.private_log import PrivateLog
 from spark_jobs.runtime.start.decision import HomeFacts, named_savepoint, without_stages
-from spark_jobs.storage.files import Files
+from spark_jobs.storage.files import Files, side_by_side
 from spark_jobs.storage.open import open_place
 
 
@@ -34,10 +33,12 @@ def read_facts(home: Files) -> HomeFacts:
     """
     channel, store = Channel(home), CheckpointStore(home)
     answer_of = cache(channel.answer)
-    (begun, newest), latest, head = run_all([partial(_begun_attempts, channel), Rounds(home).latest, store.head])
+    (begun, newest), latest, head = side_by_side(home, [partial(_begun_attempts, channel), Rounds(home).latest, store.head])
     if newest is None or (head is not None and head.incarnation != newest.incarnation):
         head = None
-    restored, request = run_all([partial(_restored, store, newest, head), lambda: begun_by(channel, newest) if newest else None])
+    restored, request = side_by_side(
+        home, [partial(_restored, store, newest, head), lambda: begun_by(channel, newest) if newest else None]
+    )
     return HomeFacts(
         newest_attempt=newest,
         latest_round=latest,

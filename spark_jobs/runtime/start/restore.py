@@ -35,6 +35,7 @@ from spark_jobs.protocol.stage_cut import ChannelCut, StageCut, StateFile
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.runtime.spark.spark_log import SparkLog, checkpoint_directory
 from spark_jobs.runtime.staged.channel_cut import rebuild_log
+from spark_jobs.runtime.state.early_directory import MARK, mark_early
 from spark_jobs.runtime.state.pinning import StateCopies
 from spark_jobs.storage.files import Files, by_directory
 
@@ -83,7 +84,8 @@ def is_whole(work: Files, manifest: Manifest) -> bool:
 
 def is_half_built(work: Files) -> bool:
     """Returns True if a restore into a work directory has begun and not ended. Such a directory cannot be continued."""
-    return _read(work, _BEGUN) is not None and _read(work, _WHOLE) is None
+    names = work.names("")
+    return not {_BEGUN, MARK}.isdisjoint(names) and _WHOLE not in names
 
 
 def restore(
@@ -145,6 +147,7 @@ def copy_state(
     home: Files,
     manifest: Manifest,
     work: Files,
+    attempt: AttemptNumber,
     local: Sequence[Files],
     check: Callable[[], object],
     *,
@@ -158,6 +161,7 @@ def copy_state(
         home: The home with the manifest's files.
         manifest: The checkpoint.
         work: New work directory, which no other process writes.
+        attempt: The attempt that will use it. Its first file says so: an earlier attempt leaves it alone.
         local: Other work directories of the home that may have the same files, the best first.
         check: Called before each file, in several threads. Its exceptions are raised.
         second_copy: True if the directory must share no file with the home.
@@ -170,6 +174,7 @@ def copy_state(
         CorruptDocumentError: A file in the home is missing or differs from the manifest, and there is no local copy of it.
         StorageError: The home or the work directory does not answer, or is full. Can be repeated.
     """
+    mark_early(work, attempt)
     _begin(work, manifest)
     return {
         name: _place_all(_copies(home, work, name, second_copy), local, cut.files, check, _FEW_AT_ONCE)
@@ -301,7 +306,7 @@ class _CheckpointChain:
 
 
 def _begin(work: Files, manifest: Manifest) -> None:
-    names = work.names("")
+    names = [name for name in work.names("") if name != MARK]
     if _BEGUN not in names and names:
         raise RejectedError(
             f"{work.url} is not empty, but no restore has begun in it.",

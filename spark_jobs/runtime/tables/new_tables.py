@@ -47,6 +47,7 @@ from spark_jobs.publication.sql_names import delta_at
 from spark_jobs.runtime.spark.session import has_settings
 from spark_jobs.runtime.tables.schemas import mapped_names, nullable
 from spark_jobs.runtime.tables.table_places import TablePlace
+from spark_jobs.storage.open import PROBE
 from spark_jobs.storage.table_uris import spark_path, table_files
 
 _COMMIT = f"{DELTA_LOG}/{commit_name(0)}"
@@ -232,6 +233,6 @@ def _check_free(place: TablePlace, name: str) -> None:
 def _visible_files(place: TablePlace) -> Iterator[str]:
     files = table_files(place.uri)
     for path in files.paths():
-        passed_over = any(part.startswith(".") or part == DELTA_LOG for part in path.split("/"))
+        passed_over = any(part.startswith(".") or part == DELTA_LOG or PROBE.fullmatch(part) for part in path.split("/"))
         if not passed_over and files.size_bytes(path) is not None:  # no directory that is empty
             yield path

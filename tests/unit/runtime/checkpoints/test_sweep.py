@@ -26,6 +26,7 @@ from spark_jobs.protocol.ids import (
 from spark_jobs.runtime.checkpoints.sweep import NamedByCheckpoints, orphans, sweep, sweep_abandoned
 from spark_jobs.runtime.staged.private_log import PrivateLog
 from spark_jobs.runtime.stages.stage import StageRun
+from spark_jobs.runtime.state.early_directory import mark_early
 from spark_jobs.storage.local import LocalFiles
 from tests.support.attempts import attempt
 from tests.support.memory_files import MemoryFiles
@@ -236,6 +237,18 @@ def test_a_fenced_attempt_deletes_nothing_of_the_live_one() -> None:
     with pytest.raises(FencedError):
         sweep_abandoned(files, Attempts(files).read(AttemptNumber(1)))
     assert files.names(work) == ["offsets"]
+
+
+@pytest.mark.parametrize(("begun_for", "stays"), [(1, False), (2, True), (3, True)])
+def test_a_work_directory_that_was_begun_for_a_later_attempt_stays(begun_for: int, stays: bool) -> None:
+    """A start copies state before its attempt begins. Meanwhile an attempt that was cut off may go on."""
+    files, live = MemoryFiles(), attempt(2)
+    Attempts(files).create(live)
+    directory = work_path(new_work_directory_id())
+    mark_early(files.below(directory), AttemptNumber(begun_for))
+    files.create(f"{directory}/stages/hourly/checkpoint/metadata", b"0")
+    sweep_abandoned(files, live)
+    assert bool(files.names(directory)) is stays
 
 
 def test_a_file_that_a_loss_has_left_out_is_no_orphan(stage: Swept) -> None:

@@ -14,11 +14,13 @@ from spark_jobs.background import run_in_background
 from spark_jobs.control.home import HomeInStore
 from spark_jobs.protocol.documents import AttemptDocument, Manifest
 from spark_jobs.protocol.errors import CorruptDocumentError, RejectedError
-from spark_jobs.protocol.ids import RoundNumber
+from spark_jobs.protocol.ids import AttemptNumber, RoundNumber
 from spark_jobs.runtime.start import early_copy as module
+from spark_jobs.runtime.start import restore as restore_module
 from spark_jobs.runtime.start.decision import Begin, HomeFacts
 from spark_jobs.runtime.start.early_copy import EarlyCopy, early_copy
 from spark_jobs.runtime.start.restore import is_whole, restore
+from spark_jobs.runtime.state.early_directory import MARK, is_for_later
 from spark_jobs.storage.files import Files
 from tests.support.attempts import attempt
 from tests.support.memory_files import MemoryFiles
@@ -119,6 +121,32 @@ def test_a_damaged_file_is_an_error_of_the_restore_and_not_of_the_early_copy(far
     assert "could not be copied early" in caplog.text
 
 
+def test_an_unexpected_error_of_the_copy_is_no_error_of_the_start(far: Far, monkeypatch: pytest.MonkeyPatch) -> None:
+    lose_the_disk(far)
+    monkeypatch.setattr(module, "copy_state", lambda *_, **__: 1 / 0)
+    with far.begun() as early:
+        assert not early.copied(far.attempt(early), far.manifest)
+    with pytest.raises(RejectedError, match="another pipeline"), far.begun():
+        raise RejectedError("The table was written by another pipeline.", remedy="Name another table.")
+
+
+def test_the_copy_says_for_which_attempt_it_is_before_it_has_any_other_file(far: Far, monkeypatch: pytest.MonkeyPatch) -> None:
+    lose_the_disk(far)
+    real, found = restore_module._begin, list[list[str]]()
+
+    def begin(work: Files, manifest: Manifest) -> None:
+        found.append(work.names(""))
+        real(work, manifest)
+
+    monkeypatch.setattr(restore_module, "_begin", begin)
+    with far.begun() as early:
+        assert early.copied(far.attempt(early), far.manifest)
+        work = far.site.home.below(early.directory.path)
+        assert found == [[MARK]]
+        assert is_for_later(work, AttemptNumber(9))
+        assert not is_for_later(work, AttemptNumber(10))
+
+
 def test_a_copy_of_another_checkpoint_is_not_used(far: Far) -> None:
     far.site.batches(1)
     later = far.site.complete(4, far.manifest.stages[HOURLY], checkpoint=2)
@@ -157,4 +185,5 @@ def test_the_copy_begins_before_anybody_waits_for_it(far: Far, monkeypatch: pyte
 
     monkeypatch.setattr(module, "run_in_background", run)
     with far.begun():
-        assert begun[0].result(), "the copy"
+        assert begun[0].exception() is None
+        assert len(far.directories()) == 1

@@ -22,7 +22,8 @@ from spark_jobs.protocol.stage_cut import StateFile
 from spark_jobs.runtime.spark.spark_log import SparkLog
 from spark_jobs.runtime.staged.private_log import PrivateLog
 from spark_jobs.runtime.stages.replay import is_behind
-from spark_jobs.runtime.start.restore import Restored, is_half_built, is_whole, restore
+from spark_jobs.runtime.start.restore import Restored, copy_state, is_half_built, is_whole, restore
+from spark_jobs.runtime.state.early_directory import mark_early
 from spark_jobs.runtime.state.state_files import needed_files
 from spark_jobs.storage.local import LocalFiles
 from tests.support.attempts import attempt as an_attempt
@@ -58,6 +59,17 @@ def test_the_checkpoint_directory_is_as_it_was_at_the_cut(site: Site) -> None:
     assert restored[HOURLY].home_files == len(before)
     log = SparkLog(work_of(site), CHECKPOINT)
     assert (log.last_batch(), log.query_id(), needed_files(log, BatchId(3))) == (3, "the-query", needed)
+
+
+def test_a_directory_is_half_built_from_the_first_file_of_an_early_copy_to_the_end_of_the_restore(site: Site) -> None:
+    manifest, work = site.complete(3), work_of(site)
+    assert not is_half_built(work)
+    mark_early(work, AttemptNumber(2))
+    assert is_half_built(work)
+    copied = copy_state(site.home, manifest, work, AttemptNumber(2), [], lambda: None)
+    assert is_half_built(work)
+    restore(site.home, manifest, work, copied=copied)
+    assert not is_half_built(work)
 
 
 def test_the_private_log_is_as_it_was_at_the_cut(site: Site) -> None:
