@@ -28,18 +28,6 @@ def open_allowed_home(home: str | None, roots: Sequence[str], work_root: str | N
         AccessDeniedError: The home is outside every root, or is a root itself, or there are no roots.
         InvalidParameterError: The text is no path or URL of a supported kind.
     """
-    if not roots:
-        raise AccessDeniedError(
-            f"The home {home!r} is not allowed: the connection names no home roots.",
-            remedy="Set home_root in the connection's extras to the directory that holds your pipelines' homes.",
-            home=home,
-        )
-    if home is None or not home.strip():  # a template may render to anything
-        raise InvalidParameterError(
-            f"The home is {home!r}, which is no path or URL.",
-            remedy="Give the task a home, or correct the template that renders it.",
-            home=repr(home),
-        )
     place = _inside(home, roots, "home")
     return open_home(place, None if is_mounted(open_place(place)) else work_root)
 
@@ -55,13 +43,23 @@ def open_savepoint(savepoint: str | None, roots: Sequence[str]) -> Files:
         AccessDeniedError: The savepoint is outside every root, or is a root itself, or there are no roots.
         InvalidParameterError: The text is no path or URL of a supported kind.
     """
-    if not roots or savepoint is None or not savepoint.strip():
-        return open_allowed_home(savepoint, roots)  # raises
     return open_place(_inside(savepoint, roots, "savepoint"))
 
 
-def _inside(asked: str, roots: Sequence[str], what: str) -> str:
-    """Returns the resolved place, after checking that it is inside a root."""
+def _inside(asked: str | None, roots: Sequence[str], what: str) -> str:
+    """Returns the resolved place of a home or a savepoint, after checking that it is inside a root."""
+    if not roots:
+        raise AccessDeniedError(
+            f"The {what} {asked!r} is not allowed: the connection names no {what} roots.",
+            remedy=f"Set {what}_root in the connection's extras to the directory, or the place in a store, that holds your {what}s.",
+            **{what: asked or ""},
+        )
+    if asked is None or not asked.strip():  # a template may render to anything
+        raise InvalidParameterError(
+            f"The {what} is {asked!r}, which is no path or URL.",
+            remedy=f"Give the task a {what}, or correct the template that renders it.",
+            **{what: repr(asked)},
+        )
     place = _resolved(open_place(f"{roots[0].rstrip('/')}/{asked}" if _is_relative(asked) else asked))
     if not any(is_inside(place, _resolved_root(root)) for root in roots):
         raise AccessDeniedError(
@@ -77,7 +75,7 @@ def _inside(asked: str, roots: Sequence[str], what: str) -> str:
 def check_roots(
     roots: Sequence[str], savepoint_roots: Sequence[str], work_root: str | None = None, *, driver_is_here: bool = True
 ) -> str:
-    """Checks that each of ``roots`` can hold homes and that ``savepoint_roots`` can be read. Leaves nothing behind.
+    """Checks that each of ``roots`` can hold homes, and that ``savepoint_roots`` can hold or show savepoints. Leaves nothing behind.
 
     Args:
         roots: The roots of homes.

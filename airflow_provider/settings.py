@@ -48,9 +48,9 @@ class Settings:
     """The places of homes and savepoints, and the settings with which drivers are started."""
 
     roots: tuple[str, ...] = ()
-    """``home_root``: the directories that may hold homes; required."""
+    """``home_root``: the directories, or prefixes in stores, that may hold homes; required."""
     savepoint_roots: tuple[str, ...] = ()
-    """Further directories that may hold savepoints."""
+    """Further directories, or prefixes in stores, that may hold savepoints."""
     python: str = sys.executable
     master: str | None = None
     conf: Mapping[str, str] = field(default_factory=dict)

@@ -25,11 +25,11 @@ from spark_jobs.storage.s3_settings import S3Credentials, S3Settings
 from spark_jobs.storage.settings_by_bucket import use_settings
 
 _KNOWN_OF_S3 = frozenset({"aws_session_token", "endpoint_url", "region_name", "service_config", "config_kwargs"})
-"""The extras of an ``aws`` connection that are followed."""
+"""The extras of an ``aws`` connection that may have a value."""
 _KNOWN_OF_AZURE = frozenset({"sas_token", "shared_access_key", "tenant_id"})
-"""The extras of a ``wasb`` or ``adls`` connection that are followed."""
+"""The extras of a ``wasb`` or ``adls`` connection that may have a value."""
 _KNOWN_OF_GOOGLE = frozenset({"key_path", "project"})
-"""The extras of a ``google_cloud_platform`` connection that are followed. No client needs a project."""
+"""The extras of a ``google_cloud_platform`` connection that may have a value. ``project`` is ignored: no client needs it."""
 
 
 def use_store_connection(settings: Settings, get_connection: Callable[[str], Any] = BaseHook.get_connection) -> None:
@@ -37,7 +37,7 @@ def use_store_connection(settings: Settings, get_connection: Callable[[str], Any
 
     Raises:
         MissingRequirementError: The connection that it names is not there.
-        InvalidParameterError: That connection is of another type, or says something that is not supported here.
+        InvalidParameterError: That connection is of another type, or has an extra that is not supported here.
     """
     places = (*settings.roots, *settings.savepoint_roots, settings.work_root or "")
     buckets = {bucket_of(url) for place in places if place and is_in_object_store(url := open_place(place).url)}
@@ -47,7 +47,7 @@ def use_store_connection(settings: Settings, get_connection: Callable[[str], Any
 
 
 async def use_store_connection_in_triggerer(conn_id: str) -> Settings:
-    """Does what :func:`use_store_connection` does, in a triggerer; returns what the ``stream_pipeline`` connection says."""
+    """Does the work of :func:`use_store_connection` in a triggerer. Returns the settings of the ``stream_pipeline`` connection."""
     try:
         connection = await BaseHook.aget_connection(conn_id)
         settings = read_settings(connection.extra_dejson, conn_id, connection.conn_type)
@@ -92,7 +92,9 @@ def _read_s3(store_conn_id: str, connection: Any) -> S3Settings:
     for each in (secret, token):
         hide(each or "")
     if bool(connection.login) != bool(secret) or (token and not secret):
-        raise _refused(store_conn_id, "has half of its credentials", "Give it both keys, or none and the process a role.")
+        raise _refused(
+            store_conn_id, "has half of its credentials", "Give it both keys. Or give it none, and give the process a role."
+        )
     credentials = S3Credentials(connection.login, secret, token) if secret else None
     service = _service(extra)
     endpoint = service.get("endpoint_url") or extra.get("endpoint_url") or None
@@ -151,7 +153,7 @@ def _followed(store_conn_id: str, connection: Any, known: frozenset[str]) -> dic
         raise _refused(
             store_conn_id,
             f"has {', '.join(unknown)}, which the clients of the store do not all follow",
-            "Give it other credentials, or neither credentials nor these extras and the process a role.",
+            "Remove these extras. Give it keys, or leave the credentials out and give the process a role.",
         )
     return extra
 
@@ -165,7 +167,7 @@ def _check_endpoint(store_conn_id: str, field: str, endpoint: str | None) -> Non
 
 
 def _service(extra: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns what the Amazon provider takes for S3 instead of what it takes for all services."""
+    """Returns the settings for S3 alone, which the Amazon provider prefers to those for all services."""
     found = _json(extra.get("service_config")).get("s3", {})
     return found if isinstance(found, Mapping) else {}
 

@@ -100,7 +100,7 @@ _REMEDIES: dict[type[StreamPipelineError], str] = {
     NotFoundError: "Check the path; if the home has lost the file, restore it from a copy.",
     InvalidParameterError: "Use another path: HDFS takes names of up to 255 bytes, without a colon.",
     MissingRequirementError: "Use a file system that can do this.",
-    ConflictError: "Look again, then repeat.",
+    ConflictError: "Read the file, then repeat.",
     StorageError: "Repeat; if it goes on, check the name node, its data nodes and the network.",
 }
 

@@ -128,7 +128,7 @@ def unknown_outcome(target: str, error: OSError) -> OutcomeUnknownError:
 def overtaken(target: str) -> ConflictError:
     return ConflictError(
         f"Another process wrote or deleted {target} at the same time.",
-        safe="Nothing was mixed.",
-        remedy="Look again, then repeat.",
+        safe="The file has the bytes of one process alone.",
+        remedy="Read the file, then repeat.",
         path=target,
     )

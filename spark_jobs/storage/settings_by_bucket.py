@@ -51,7 +51,7 @@ def settings_for(url: str) -> ObjectStoreSettings:
     """Returns the settings of the store that has a URL.
 
     Raises:
-        InvalidParameterError: Several stores were named, and the bucket for none of them; or the environment says what cannot be used.
+        InvalidParameterError: Several stores were named, and the bucket for none of them; or a variable of the environment cannot be used.
     """
     kind, named = object_store_kind(url), set(_named_for(url).values())
     if len(named) > 1:

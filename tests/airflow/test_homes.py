@@ -115,10 +115,13 @@ def test_a_home_that_is_no_plain_path_is_refused(root: Path, home: str) -> None:
         open_allowed_home(home.format(root=root), [str(root)])
 
 
-@pytest.mark.parametrize("opens", [open_allowed_home, open_savepoint])
-def test_a_template_that_renders_to_none_is_refused_as_a_home(root: Path, opens: Callable[..., Files]) -> None:
-    with pytest.raises(InvalidParameterError, match="The home is None"):
-        opens(None, [str(root)])
+@pytest.mark.parametrize(("opens", "what"), [(open_allowed_home, "home"), (open_savepoint, "savepoint")])
+@pytest.mark.parametrize("given", [None, " "])
+def test_a_template_that_renders_to_nothing_is_refused_by_name(
+    root: Path, opens: Callable[..., Files], what: str, given: str | None
+) -> None:
+    with pytest.raises(InvalidParameterError, match=f"The {what} is {given!r}"):
+        opens(given, [str(root)])
 
 
 STORES = ["s3://lake/homes/", "s3://lake/homes/team", "/data/homes"]
@@ -193,9 +196,10 @@ def test_the_test_of_a_root_in_a_store_leaves_it_as_it_was(lake: str) -> None:
         check_roots(["s3://no-such-bucket/homes"], [])
 
 
-def test_without_roots_no_home_is_allowed(root: Path) -> None:
-    with pytest.raises(AccessDeniedError, match="no home roots"):
-        open_allowed_home(str(root / "flights"), [])
+@pytest.mark.parametrize(("opens", "what"), [(open_allowed_home, "home"), (open_savepoint, "savepoint")])
+def test_without_roots_no_place_is_allowed(root: Path, opens: Callable[..., Files], what: str) -> None:
+    with pytest.raises(AccessDeniedError, match=f"no {what} roots"):
+        opens(str(root / "flights"), [])
 
 
 def test_a_savepoint_is_inside_one_of_its_roots_and_a_relative_one_starts_at_the_first(root: Path) -> None:
