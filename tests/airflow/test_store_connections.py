@@ -112,7 +112,7 @@ def azure(conn_type: str = "wasb", extra: dict[str, str] | None = None, **fields
 def test_a_store_connection_has_the_fields_of_the_azure_provider(conn_type: str) -> None:
     assert azure(conn_type, login="flights", password="key").credentials == AzureCredentials(account_key="key")
     assert azure(conn_type, {"shared_access_key": "key"}).credentials == AzureCredentials(account_key="key")
-    assert azure(conn_type, {"sas_token": "token"}).credentials == AzureCredentials(sas_token="token")
+    assert azure(conn_type, {"sas_token": "sv=shared"}).credentials == AzureCredentials(sas_token="sv=shared")
     principal = AzureCredentials(client_id="client", client_secret="word", tenant_id="tenant")
     assert azure(conn_type, {"tenant_id": "tenant"}, login="client", password="word").credentials == principal
     assert azure(conn_type, host="https://flights.blob.core.windows.net/") == AzureSettings(), "the identity of the host"
@@ -123,7 +123,7 @@ def test_a_store_connection_has_the_fields_of_the_azure_provider(conn_type: str)
     ("fields", "problem"),
     [
         ({"extra": {"tenant_id": "tenant"}, "login": "client"}, "half of its credentials"),
-        ({"extra": {"sas_token": "token"}, "password": "key"}, "several credentials"),
+        ({"extra": {"sas_token": "sv=shared"}, "password": "key"}, "several credentials"),
         ({"extra": {"connection_string": "AccountKey=hidden"}}, "connection_string"),
         ({"host": "http://user:hidden@127.0.0.1"}, "The connection 'lake'.* its host is not of the form"),
     ],
@@ -151,7 +151,7 @@ def test_a_store_connection_has_the_fields_of_the_google_provider() -> None:
 @pytest.mark.parametrize(
     ("variable", "fields"),
     [
-        ("AZURE_STORAGE_ACCOUNT_KEY", {"extra": {"sas_token": "token"}}),
+        ("AZURE_STORAGE_ACCOUNT_KEY", {"extra": {"sas_token": "sv=shared"}}),
         ("AZURE_STORAGE_ACCESS_KEY", {"extra": {"tenant_id": "tenant"}, "login": "client", "password": "word"}),
         ("AZURE_STORAGE_ENDPOINT", {"password": "key"}),
     ],
