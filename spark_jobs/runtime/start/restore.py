@@ -42,9 +42,6 @@ from spark_jobs.storage.files import Files, by_directory
 _LOG = logging.getLogger(__name__)
 _BEGUN = "restoring.json"
 _WHOLE = "restored.json"
-_FILES_AT_ONCE = 16
-_FEW_AT_ONCE = 8
-"""Number of files that are copied at the same time while a start is planned. With more, planning would wait for the interpreter's lock."""
 _LARGE_BYTES = 1 << 20
 """Size of a file that is made durable alone. Smaller files are made durable together, with one sync of their directories."""
 
@@ -177,8 +174,7 @@ def copy_state(
     mark_early(work, attempt)
     _begin(work, manifest)
     return {
-        name: _place_all(_copies(home, work, name, second_copy), local, cut.files, check, _FEW_AT_ONCE)
-        for name, cut in manifest.stages.items()
+        name: _place_all(_copies(home, work, name, second_copy), local, cut.files, check) for name, cut in manifest.stages.items()
     }
 
 
@@ -332,11 +328,7 @@ def _read(work: Files, name: str) -> bytes | None:
 
 
 def _place_all(
-    copies: StateCopies,
-    local: Sequence[Files],
-    found: Sequence[StateFile],
-    check: Callable[[], object] = lambda: None,
-    files_at_once: int = _FILES_AT_ONCE,
+    copies: StateCopies, local: Sequence[Files], found: Sequence[StateFile], check: Callable[[], object] = lambda: None
 ) -> Restored:
     files = in_reading_order(found)
 
@@ -347,7 +339,7 @@ def _place_all(
             copies.work.sync(copies.at(file.path))
         return is_local
 
-    is_local = dict(zip(files, run_all([partial(place, file) for file in files], files_at_once), strict=True))
+    is_local = dict(zip(files, run_all([partial(place, file) for file in files]), strict=True))
     small = (copies.at(file.path) for file in files if file.size_bytes < _LARGE_BYTES)
     run_all([partial(copies.work.sync, *paths) for paths in by_directory(small)])
     return Restored(
