@@ -252,17 +252,16 @@ class CheckpointStore:
             following = CheckpointId(following + 1)
         return following
 
-    def ancestry(self, checkpoint: CheckpointId) -> Iterator[Manifest]:
-        """Yields ``checkpoint`` and its ancestors within its incarnation, newest first, read one by one.
+    def ancestry(self, newest: Manifest) -> Iterator[Manifest]:
+        """Yields ``newest`` and its ancestors within its incarnation, newest first. The ancestors are read one by one.
 
         Raises:
             NotFoundError: A manifest of the chain is missing.
             CorruptDocumentError: A manifest of the chain cannot be used.
         """
-        manifest = self.manifest(checkpoint)
-        yield manifest
-        incarnation = manifest.incarnation
-        while manifest.parent is not None and (manifest := self.manifest(manifest.parent)).incarnation == incarnation:
+        yield newest
+        manifest = newest
+        while manifest.parent is not None and (manifest := self.manifest(manifest.parent)).incarnation == newest.incarnation:
             yield manifest
 
     def incarnation(self, newest: Manifest) -> Iterator[Manifest]:
@@ -301,7 +300,7 @@ class CheckpointStore:
             return []
         chain: list[Manifest] = []
         parent: CheckpointId | None = checkpoint
-        ancestry = self.ancestry(checkpoint)
+        ancestry = self.ancestry(self.manifest(checkpoint))
         while parent != down_to and (down_to is None or (parent is not None and parent > down_to)):
             ancestor = next(ancestry, None)
             if ancestor is None:

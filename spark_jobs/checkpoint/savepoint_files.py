@@ -115,7 +115,7 @@ def pending_manifests(store: CheckpointStore, manifest: Manifest) -> list[Manife
         CorruptDocumentError: One of them cannot be used.
     """
     found = [manifest]
-    ancestry = store.ancestry(manifest.checkpoint)
+    ancestry = store.ancestry(manifest)
     next(ancestry)
     while (parent := found[-1].parent) is not None and any(is_pending(manifest, sink, parent) for sink in manifest.sinks):
         try:

@@ -251,8 +251,9 @@ def check_places(home: Files | None, tables: Mapping[SinkName, str], *, begins: 
     """
     places = [table_files(uri) for uri in tables.values()]
     others = [thing(f"table of sink '{sink}',", place) for sink, place in zip(tables, places, strict=True)]
-    at = _kinds_in([place.local() or place for place in places], _has_marker)
-    for own, kinds, above in zip(others, at, _above(places), strict=True):
+    directories = [place.local() or place for place in places]
+    at, above_each = run_all([partial(_kinds_in, directories, _has_marker), partial(_above, places)])
+    for own, kinds, above in zip(others, at, above_each, strict=True):
         check_apart(own, [own._replace(what=each) for each in sorted(kinds - {Kind.TABLE})])
         check_apart(own, above)
     if home is None:

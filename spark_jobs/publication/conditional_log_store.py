@@ -4,11 +4,13 @@ Delta's own log store for S3 takes a lock inside one JVM, so it replaces the com
 ``ConditionalLogStore.java``, in this directory. The module imports no PySpark: a caller with a session has imported it.
 """
 
+from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from uuid import uuid4
 
+from spark_jobs.background import run_all
 from spark_jobs.protocol.errors import MissingRequirementError, NotFoundError, RejectedError
 from spark_jobs.publication.delta_jvm import DeltaJvm, java_class_names, java_message
 from spark_jobs.publication.java_sources import JavaSourceError, load_java
@@ -117,8 +119,7 @@ def check_commits(spark: "SparkSession", uri: str) -> None:
             table=uri,
         ) from error
     finally:
-        place.delete(name)
-        place.delete(neighbour)
+        run_all([partial(place.delete, each) for each in (name, neighbour)])
     if not kept:
         raise keeps_no_first(uri, "Spark")
 

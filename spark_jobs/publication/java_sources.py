@@ -47,12 +47,13 @@ def load_java(spark: "SparkSession", name: str, package: str, *, for_executors: 
     try:
         loader = java_class(spark, "java.lang.Thread").currentThread().getContextClassLoader()
         jar = directory / f"{name}.jar"
-        _compile(java_class(spark, "org.codehaus.janino.SimpleCompiler")(), loader, package, source, jar)
+        names = _compile(java_class(spark, "org.codehaus.janino.SimpleCompiler")(), loader, package, source, jar)
         if for_executors:
             context: Any = spark.sparkContext._jsc
             context.addJar(str(jar))
         loader.addURL(java_class(spark, "java.io.File")(str(jar)).toURI().toURL())
-        utils.classForName(name, True, False)  # read now, so that this process does not need the file again
+        for each in names:  # read now, so that this process does not need the file again
+            utils.classForName(each, True, False)
     except Py4JError as error:
         raise JavaSourceError(java_message(error)) from error
     finally:
@@ -62,9 +63,12 @@ def load_java(spark: "SparkSession", name: str, package: str, *, for_executors: 
             shutil.rmtree(directory)
 
 
-def _compile(compiler: Any, loader: Any, package: str, source: str, jar: Path) -> None:
+def _compile(compiler: Any, loader: Any, package: str, source: str, jar: Path) -> list[str]:
+    """Compiles a source into a jar. Returns the names of its classes."""
     compiler.setParentClassLoader(loader)
     compiler.cook(source, package_files(package).joinpath(source).read_text())
+    compiled = {str(entry.getKey()): bytes(entry.getValue()) for entry in compiler.getBytecodes().entrySet().toArray()}
     with ZipFile(jar, "w") as made:
-        for entry in compiler.getBytecodes().entrySet().toArray():
-            made.writestr(f"{entry.getKey().replace('.', '/')}.class", bytes(entry.getValue()))
+        for name, code in compiled.items():
+            made.writestr(f"{name.replace('.', '/')}.class", code)
+    return list(compiled)

@@ -248,7 +248,7 @@ def _chain(store: CheckpointStore, manifest: Manifest, sink: SinkName, reached: 
     except unusable:
         kept: list[Manifest] = []
         with suppress(*unusable):
-            for ancestor in store.ancestry(manifest.checkpoint):
+            for ancestor in store.ancestry(manifest):
                 kept.insert(0, ancestor)
         if kept and kept[0].is_published_by_round(sink):
             return kept

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, takewhile
+from itertools import takewhile
 from typing import Any, TypeVar
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, stop_after_delay, wait_random_exponential
@@ -570,7 +570,7 @@ def _result(
     ``manifest`` is the manifest of the checkpoint, or a later one of its incarnation.
     """
     cut, rows, oldest = manifest.sinks[sink], 0, None
-    for oldest in _checkpoints_of_round(store, checkpoint):
+    for oldest in _checkpoints_of_round(store, manifest, checkpoint):
         rows += oldest.sinks[sink].actions.rows if sink in oldest.sinks else 0
         rows += sum(each.actions.rows for each in oldest.brought.get(sink, ()))
     if oldest and sink in oldest.sinks and oldest.parent is not None and store.usable(oldest.parent) is None:
@@ -579,11 +579,10 @@ def _result(
     return SinkResult(table=cut.table, checkpoint=checkpoint, version=version, rows=rows)
 
 
-def _checkpoints_of_round(store: CheckpointStore, checkpoint: CheckpointId) -> Iterator[Manifest]:
+def _checkpoints_of_round(store: CheckpointStore, manifest: Manifest, checkpoint: CheckpointId) -> Iterator[Manifest]:
     """Yields the checkpoints of a round up to ``checkpoint``, newest first, as far back as they can be used."""
     try:
-        ancestry = store.ancestry(checkpoint)
-        newest = next(ancestry)
-        yield from takewhile(lambda m: m.round == newest.round, chain([newest], ancestry))
+        newest = manifest if manifest.checkpoint == checkpoint else store.manifest(checkpoint)
+        yield from takewhile(lambda m: m.round == newest.round, store.ancestry(newest))
     except (NotFoundError, CorruptDocumentError):
         return  # a manifest was deleted after its checkpoint was public and superseded, or was damaged

@@ -5,14 +5,16 @@ conditional commit. None of them grows with the number of files. So this module 
 the JSON commits after it, skips every line that names a file, and then follows the tail of the log. delta-rs has no such reader: it
 loads all files when it opens a table (docs/adr/0017-publication-reads-no-list-of-files.md).
 
-Earlier reads are not trusted: each read lists the log and compares the newest known commit. If that commit is missing or has other
-bytes, the table or the commit was replaced, and the log is read from the start.
+Earlier reads are not trusted: each read lists the log and compares the newest known commit, at the same time, and compares it again after
+newer commits were read. If that commit is missing or has other bytes, the table or the commit was replaced, and the log is read from the
+start.
 """
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 from urllib.parse import unquote
@@ -21,7 +23,7 @@ from spark_jobs.protocol.codec import sha256
 from spark_jobs.protocol.delta_log import LAST_CHECKPOINT, LogListing, commit_name
 from spark_jobs.protocol.errors import ConflictError, NotFoundError, StorageError
 from spark_jobs.protocol.ids import AppId, CheckpointId
-from spark_jobs.storage.files import Files, opened, sync_readable
+from spark_jobs.storage.files import Files, opened, side_by_side, sync_readable
 from spark_jobs.storage.table_uris import table_files
 
 _FILE_ACTIONS = (b'{"add":', b'{"remove":', b'{"cdc":')
@@ -88,11 +90,16 @@ class TableLog:
             StorageError: The storage fails, or the log cannot be read.
         """
         for _ in range(_TRIES):
-            listed = LogListing(self._files.names(""))
+            recent = self._recent  # another thread may replace it
+            known = recent[-1] if recent else None
+            is_known = partial(self._is_unchanged, known) if known else bool
+            names, unchanged = side_by_side(self._files, [partial(self._files.names, ""), is_known])
+            listed = LogListing(names)
             if listed.newest is None:
                 break
             try:
-                self._recent = (self._followed(listed) or self._read(listed, listed.newest))[-_KEPT_VERSIONS:]
+                followed = self._followed(listed, recent) if unchanged else ()
+                self._recent = (followed or self._read(listed, listed.newest))[-_KEPT_VERSIONS:]
             except NotFoundError:
                 continue  # cleaned or dropped since it was listed
             self._checkpoint = max(listed.checkpoints, default=None)
@@ -184,17 +191,20 @@ class TableLog:
         """Returns the approximate number of files of the table, as of the last :meth:`newest`."""
         return self._file_count
 
-    def _followed(self, listed: "LogListing") -> tuple[TableState, ...]:
-        """Returns the known versions and the new ones, or nothing if the log must be read from the start."""
-        if not self._recent:
-            return ()
-        known = self._recent[-1]
-        if listed.newest is None or known.version not in listed.commits or not self._is_unchanged(known):
-            return ()
+    def _followed(self, listed: "LogListing", recent: tuple[TableState, ...]) -> tuple[TableState, ...]:
+        """Returns the known versions and the new ones, or nothing if the log must be read from the start.
+
+        Args:
+            listed: The log.
+            recent: The known versions. The commit of the newest one was unchanged while the log was listed.
+        """
+        assert listed.newest is not None
+        known = recent[-1]
         newer = range(known.version + 1, listed.newest + 1)
-        if not listed.commits.issuperset(newer):
+        if known.version not in listed.commits or not listed.commits.issuperset(newer):
             return ()
-        return (*self._recent, *self._replayed(known, newer))
+        followed = (*recent, *self._replayed(known, newer))
+        return followed if not newer or self._is_unchanged(known) else ()  # the table may have been replaced while they were read
 
     def _read(self, listed: "LogListing", version: int) -> tuple[TableState, ...]:
         """Reads the versions up to ``version``, beginning with the newest checkpoint that is not after it.

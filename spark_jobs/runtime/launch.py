@@ -27,7 +27,7 @@ from spark_jobs.runtime.spark.session import session_for_run
 from spark_jobs.runtime.start.adoption import old_offsets
 from spark_jobs.runtime.start.start_plan import StartPlan
 from spark_jobs.runtime.tables.table_places import check_address
-from spark_jobs.storage.files import Files
+from spark_jobs.storage.files import Files, side_by_side
 from spark_jobs.storage.open import check_writable, open_files
 from spark_jobs.storage.table_uris import table_files, table_uri
 
@@ -142,11 +142,11 @@ def _application(
     for table in tables.values():
         check_address(table)
     channel = Channel(home)
-    if not channel.attempts.numbers():  # otherwise the home decides whether offsets are adopted, and knows its sources
+    numbers, begun = side_by_side(home, [channel.attempts.numbers, channel.pipeline])
+    if not numbers:  # otherwise the home decides whether offsets are adopted, and knows its sources
         if not isinstance(chosen, StartRequest):
             old_offsets(graph, chosen.adopt_offsets)
         check_paths(graph, bound)
-    begun = channel.pipeline()
     if begun is None:
         check_writable(home)
     # a table with a name is looked up later, in Spark's catalog

@@ -2,12 +2,13 @@
 
 import os
 import re
+from functools import partial
 from os.path import expanduser
 from urllib.parse import unquote
 from uuid import uuid4
 
 from spark_jobs.protocol.errors import AccessDeniedError, AlreadyExistsError, InvalidParameterError, missing_package
-from spark_jobs.storage.files import Files, keeps_no_first
+from spark_jobs.storage.files import Files, keeps_no_first, side_by_side
 from spark_jobs.storage.local import LocalFiles
 from spark_jobs.storage.object_store_kinds import KIND_BY_SPELLING, KINDS
 from spark_jobs.storage.object_store_settings import ObjectStoreSettings
@@ -175,7 +176,8 @@ def check_create_if_absent(files: Files) -> None:
         try:
             files.create(probe, b"second")
         except AlreadyExistsError:
-            kept = files.read(probe) == b"first" and probe in files.names("")
+            found, names = side_by_side(files, [partial(files.read, probe), partial(files.names, "")])
+            kept = found == b"first" and probe in names
         else:
             kept = False
     finally:

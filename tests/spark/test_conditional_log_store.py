@@ -90,6 +90,36 @@ def read(uri: str, version: int) -> str:
     return table_files(uri).read(f"{DELTA_LOG}/{commit_name(version)}").decode().strip()
 
 
+class ReadCommits:
+    """Reads commits of a table with Delta's log store, and counts the requests for facts of an object.
+
+    Args:
+        spark: A session with conditional commits for the table.
+        uri: The table.
+    """
+
+    def __init__(self, spark: SparkSession, uri: str) -> None:
+        self._delta, self._uri = DeltaJvm(spark), uri
+        log = self._delta.log(uri)
+        self._store, self._conf = log.store(), log.newDeltaHadoopConf()
+
+    def list(self) -> list[str]:
+        """Lists the log. Returns the names."""
+        listed = self._store.listFrom(self._path(0), self._conf)
+        return [listed.next().getPath().getName() for _ in iter(listed.hasNext, False)]
+
+    def read(self, version: int) -> str:
+        found = self._store.read(self._path(version), self._conf)
+        return "".join(found.apply(at) for at in range(found.size()))
+
+    def heads(self) -> int:
+        statistics = self._path(0).getFileSystem(self._conf).getStorageStatistics()
+        return int(statistics.getLong("object_metadata_request"))
+
+    def _path(self, version: int) -> Any:
+        return self._delta.java("org.apache.hadoop.fs.Path")(f"{self._uri}/{DELTA_LOG}/{commit_name(version)}")
+
+
 @pytest.mark.parametrize("rounds", [20, pytest.param(400, marks=pytest.mark.nightly)])
 def test_only_one_of_two_commits_of_a_version_succeeds(spark: SparkSession, any_table: str, rounds: int) -> None:
     """The winner of a round makes more requests before its next commit. So the race stays close, and both win some rounds."""
@@ -174,3 +204,28 @@ def test_another_log_store_is_refused(spark: SparkSession, table: str) -> None:
             make_commits_conditional(spark, table)
     finally:
         conf.set(SETTING, chosen)
+
+
+def test_a_listed_commit_is_read_with_one_request(spark: SparkSession, table: str) -> None:
+    commit, commits = committer(spark, table), ReadCommits(spark, table)
+    assert commit(0, "first")
+    assert commit(1, "second")
+    before = commits.heads()
+    assert commits.read(0) == "first", "a commit that was not listed is read, too"
+    assert commits.heads() > before
+    assert commits.list() == [commit_name(0), commit_name(1)]
+    before = commits.heads()
+    assert [commits.read(0), commits.read(1)] == ["first", "second"]
+    assert commits.heads() == before
+
+
+def test_a_commit_that_was_replaced_since_it_was_listed_is_read_as_it_is(spark: SparkSession, table: str) -> None:
+    commits, files, path = ReadCommits(spark, table), table_files(table), f"{DELTA_LOG}/{commit_name(0)}"
+    files.create(path, b"dropped")
+    commits.list()
+    files.delete(path)
+    with pytest.raises(Py4JJavaError) as caught:
+        commits.read(0)
+    assert "java.io.FileNotFoundException" in java_class_names(caught.value.java_exception)
+    files.create(path, b"created again, with more bytes")
+    assert commits.read(0) == "created again, with more bytes"

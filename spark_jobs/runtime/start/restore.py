@@ -193,7 +193,7 @@ class _CheckpointChain:
         """The manifests before the newest one, newest first. They are read when a damaged file needs them."""
         found: list[Manifest] = []
         with suppress(NotFoundError, CorruptDocumentError):  # older ones are not kept, or cannot be used
-            found.extend(islice(self._store.ancestry(self._newest.checkpoint), 1, None))
+            found.extend(islice(self._store.ancestry(self._newest), 1, None))
         return found
 
     def back(self, depth: int) -> Manifest:

@@ -3,7 +3,7 @@
 import json
 import shutil
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,8 +32,11 @@ class RecordedFiles(LocalFiles):
         super().__init__(root)
         self.reads: Counter[str] = Counter()
         self.writes: list[str] = []
+        self.before_reads: dict[str, Callable[[], None]] = {}
+        """Called once before a file is read, by its name."""
 
     def chunks(self, path: str) -> Generator[bytes, None, None]:
+        self.before_reads.pop(path, bool)()
         self.reads[path] += 1
         yield from super().chunks(path)
 
@@ -130,7 +133,23 @@ def test_a_second_read_reads_only_the_tail_of_the_log(table: Table) -> None:
     table.files.reads.clear()
     table.append(ONE, 7)
     assert table.looked.newest().apps == {ONE: 7}
-    assert table.files.reads == {f"{5:020}.json": 1, f"{6:020}.json": 1}  # checks that the known commit still exists
+    # the known commit must be there before and after
+    assert table.files.reads == {f"{5:020}.json": 2, f"{6:020}.json": 1}
+
+
+def test_a_table_that_is_replaced_while_its_new_commits_are_read_is_read_anew(table: Table) -> None:
+    table.append(OTHER, 1)
+    table.looked.newest()
+    table.append(OTHER, 2)
+
+    def replace_table() -> None:
+        table.drop()
+        table.make()
+        table.append()
+        table.append(ONE, 7)
+
+    table.files.before_reads[f"{2:020}.json"] = replace_table
+    assert table.looked.newest().apps == {ONE: 7}
 
 
 def test_a_missing_table_is_not_found(table: Table, tmp_path: Path) -> None:
