@@ -329,6 +329,7 @@ def test_a_copy_of_any_size_is_complete_and_returns_its_digest(home: Files, tmp_
         home.copy(LocalFiles(tmp_path), "theirs", "a/copy")
     assert home.digest("a/copy") == (size_bytes, sha256(data[:size_bytes]))
     assert b"".join(home.chunks("a/copy")) == data[:size_bytes]
+    assert home.copy(home, "a/copy", "within/copy") == home.digest("within/copy") == (size_bytes, sha256(data[:size_bytes]))
 
 
 def test_a_copy_whose_source_fails_halfway_does_not_exist(home: Files) -> None:
