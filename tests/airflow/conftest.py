@@ -38,6 +38,7 @@ from spark_jobs.control.home import cache_name  # noqa: E402
 from spark_jobs.storage import settings_by_bucket  # noqa: E402
 from spark_jobs.storage.s3_settings import S3Settings  # noqa: E402
 from tests.support.fake_python import make_fake_python  # noqa: E402
+from tests.support.object_store import store_connection  # noqa: E402
 
 
 @dataclass(frozen=True)
@@ -75,16 +76,13 @@ def no_stores(monkeypatch: pytest.MonkeyPatch) -> None:
 @contextmanager
 def named_in_connections(place: str, name: str = "flights") -> Iterator[None]:
     """Moves the store of the environment into a connection, and makes another one for homes and savepoints at a place in it."""
-    endpoint, region = (os.environ[variable] for variable in ("AWS_ENDPOINT_URL", "AWS_REGION"))
-    keys = [os.environ[variable] for variable in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")]
-    aws = {"conn_type": "aws", "login": keys[0], "password": keys[1]}
-    aws |= {"extra": {"endpoint_url": endpoint, "region_name": region}}  # type: ignore[dict-item]
+    lake = store_connection()
     roots = {"home_root": f"{place}/homes", "savepoint_root": f"{place}/savepoints"}
     with pytest.MonkeyPatch.context() as patch:
         for variable in S3Settings.VARIABLES:
             patch.delenv(variable, raising=False)
         patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-        patch.setenv("AIRFLOW_CONN_LAKE", json.dumps(aws))
+        patch.setenv("AIRFLOW_CONN_LAKE", lake)
         patch.setenv(f"AIRFLOW_CONN_{name.upper()}", connection(**roots, store_conn_id="lake"))
         yield
 

@@ -2,7 +2,6 @@
 
 import json
 import sys
-import threading
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,7 +9,6 @@ from types import MappingProxyType
 from typing import Any
 from uuid import uuid4
 
-import psutil
 import pytest
 from airflow.dag_processing.dagbag import DagBag
 from airflow.models.renderedtifields import RenderedTaskInstanceFields
@@ -27,6 +25,7 @@ from spark_jobs.storage.open import open_place
 from tests.airflow.conftest import AIRFLOW_HOME, ROOT, Homes, connection, named_in_connections
 from tests.airflow.flights import once
 from tests.airflow.known_dags import run_dag
+from tests.support.command_lines import CommandLines
 from tests.support.kafka_broker import jars
 from tests.support.object_store import S3_JARS, object_store
 from tests.support.pages import files
@@ -91,28 +90,6 @@ def triggers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(StreamPipelineOperator, "defer", record)
     return found
-
-
-class CommandLines:
-    """Collects the command lines of all processes while the context is open."""
-
-    def __init__(self) -> None:
-        self.seen: set[str] = set()
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._look)
-
-    def __enter__(self) -> "CommandLines":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._end.set()
-        self._thread.join()
-
-    def _look(self) -> None:
-        while not self._end.wait(0.05):
-            for process in psutil.process_iter(["cmdline"]):
-                self.seen.add("\0".join(process.info["cmdline"] or ()))
 
 
 def run(secrets: Mapping[str, str] = MappingProxyType({"token": "shop"}), **arguments: Any) -> str:

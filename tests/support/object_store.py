@@ -155,6 +155,13 @@ def s3_environment(url: str) -> Iterator[None]:
         yield
 
 
+def store_connection() -> str:
+    """Returns an Airflow connection of type ``aws`` with the server and the keys that this process has in its environment."""
+    keys = {"login": os.environ["AWS_ACCESS_KEY_ID"], "password": os.environ["AWS_SECRET_ACCESS_KEY"]}
+    extra = {"endpoint_url": os.environ["AWS_ENDPOINT_URL"], "region_name": os.environ["AWS_REGION"]}
+    return json.dumps({"conn_type": "aws", **keys, "extra": extra})
+
+
 @contextmanager
 def google_store() -> Iterator[str]:
     """Starts a server that speaks Google's variant of S3's protocol. Its place is found as that of :func:`object_store` is."""

@@ -67,16 +67,18 @@ def events_of(day: int) -> list[Event]:
     return [Event(FIRST_DAY + timedelta(days=day, seconds=s), chosen.choice(["EWR", "JFK", "ZZZ"])) for s in seconds]
 
 
-def deliver(path: Path, day: int) -> None:
-    """Appends one day's events to the table that the pipeline reads."""
+def deliver(path: Path | str, day: int) -> None:
+    """Appends one day's events to the table that the pipeline reads, in a directory or at the URL of a store."""
     import pyarrow as pa
     from deltalake import write_deltalake
+
+    from tests.support.opened_tables import IN_A_STORE
 
     rows = events_of(day)
     for part in range(FILES_A_DAY):
         at, origin = zip(*rows[part::FILES_A_DAY], strict=True)
         table = pa.table({"at": pa.array(at, pa.timestamp("us", "UTC")), "origin": list(origin)})
-        write_deltalake(path, table, mode="append")
+        write_deltalake(path, table, mode="append", storage_options=IN_A_STORE)
 
 
 def answer(days: Iterable[int]) -> dict[str, list[tuple[Any, ...]]]:
