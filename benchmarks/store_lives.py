@@ -42,6 +42,7 @@ BATCH = Kind(
 )
 STORE = Kind("a pipeline in S3", "seconds", Better.LESS, "everything in S3", "everything in directories")
 RESTORE = replace(STORE, name="a restore from S3", measure="seconds from the start to the first new batch")
+RESTART = replace(RESTORE, name="a restore beside Spark's", plain="writeStream with its checkpoint in S3")
 REQUESTS = Kind("requests in S3", "requests", Better.LESS, "ours", "writeStream")
 PRICE = Kind(
     "price of requests in S3",
@@ -57,7 +58,7 @@ CHECKPOINT_PRICE = replace(CHECKPOINT_REQUESTS, name="price of a checkpoint's re
 _LATENCIES = {"without latency": 0.0, "25 ms latency": 0.025}
 _FEW = 1_000
 _WARM = 5
-_STARTS = 3
+_STARTS = 5
 _IDLE_S = 20.0
 _LOOK_S = 0.05
 _PATIENCE_S = 1_800.0
@@ -159,17 +160,55 @@ class Lives:
 
     def restored(self, place: Place) -> list[float]:
         """Returns the seconds from a start without a work directory to its first batch, with the state of many rows, of several starts."""
-        part, batches = self.state_rows // BATCHES, BATCHES + LATER
         self._lose_the_disk(place)
+        batches = self._deliver_state(place)
+        with self._live(place, "text") as live:
+            live.until(lambda: len(self._commits(place)) >= batches and has_snapshots(_on_disk(place)))
+            live.checkpoint()
+        return [self._start(place, batch) for batch in range(batches, batches + _STARTS)]
+
+    def plain_restored(self, place: Place, objects: Path) -> list[float]:
+        """The same by a query with Delta's sink and Spark's own classes, which reads its state from its checkpoint.
+
+        Args:
+            place: The place in a store.
+            objects: The directory in which the server keeps the objects of the place.
+        """
+        batches, commits = self._deliver_state(place), objects / "checkpoint" / "commits"
+        session = self.site.spark.newSession()
+        session.conf.unset(CHECKPOINT_FILES)
+
+        @contextmanager
+        def running() -> Iterator[None]:
+            frame = _arrivals(session, place).dropDuplicates(["id", "text"])
+            query = frame.writeStream.format("delta").option("checkpointLocation", f"{place.root}/checkpoint")
+            started = query.start(f"{place.root}/tables/kept")
+            try:
+                yield
+            finally:
+                started.stop()
+
+        with running():
+            until(lambda: (commits / str(batches - 1)).exists() and has_snapshots(objects), None)
+        took_s: list[float] = []
+        for batch in range(batches, batches + _STARTS):
+            deliver(place, self.state_rows + batch * _FEW, _FEW, payload=True)
+            with self._answering(place):
+                began_s = time.time()
+                with running():
+                    until((commits / str(batch)).exists, None)
+            took_s.append((commits / str(batch)).stat().st_mtime - began_s)
+        return took_s
+
+    def _deliver_state(self, place: Place) -> int:
+        """Delivers the rows of a large state, and few later ones. Returns the number of files: each is a batch."""
+        part = self.state_rows // BATCHES
         for number in range(BATCHES):
             deliver(place, number * part, part, payload=True)
         for number in range(LATER):
             deliver(place, self.state_rows + number * _FEW, _FEW, payload=True)
         table(place, "arrivals").create_checkpoint()  # as Spark would have made one
-        with self._live(place, "text") as live:
-            live.until(lambda: len(self._commits(place)) >= batches and has_snapshots(_on_disk(place)))
-            live.checkpoint()
-        return [self._start(place, batch) for batch in range(batches, batches + _STARTS)]
+        return BATCHES + LATER
 
     def _start(self, place: Place, batch: int) -> float:
         """Returns the seconds from a start without a work directory to the end of its first batch, which has this number."""
@@ -340,8 +379,14 @@ def all_restores(directory: Path, tell: Tell, *, quick: bool) -> Iterator[Figure
         on_disk_s = lives.restored(Place("in directories", str(directory / "restored")))
         for name, latency_s in _LATENCIES.items():
             tell(f"a restore from S3, {name}")
-            found_s = lives.restored(Place(name, f"{store}/{name.replace(' ', '-')}", latency_s))
-            yield Figure(RESTORE, f"{'10 MB' if quick else '1 GB'}, {name}", found_s, on_disk_s, 0.5)
+            place = Place(name, f"{store}/{name.replace(' ', '-')}", latency_s)
+            found_s = lives.restored(place)
+            what = f"{'10 MB' if quick else '1 GB'}, {name}"
+            yield Figure(RESTORE, what, found_s, on_disk_s, 0.5)
+            tell(f"a restore of writeStream, {name}")
+            plain = replace(place, root=f"{place.root}-plain")
+            objects = directory / "store" / urlsplit(plain.root).netloc / urlsplit(plain.root).path.lstrip("/")
+            yield Figure(RESTART, what, found_s, lives.plain_restored(plain, objects))
         site.spark.stop()
 
 
