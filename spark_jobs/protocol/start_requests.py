@@ -104,12 +104,12 @@ class StartArguments(TypedDict, total=False):
     adopt_offsets: Annotated[
         Mapping[str, str | os.PathLike[str]],
         Argument(
-            "By source, the checkpoint directory of a Spark query. The source continues after the last batch of that query. Only for an "
-            "empty home, or with fresh.",
+            f"By source, the checkpoint directory of a Spark query: a path, or {URLS}. The source continues after the last batch of that "
+            "query. Only for an empty home, or with fresh.",
             _directories,
             {},
             list[str] | None,
-            metavar="SOURCE=DIRECTORY",
+            metavar="SOURCE=URL",
         ),
     ]
     restore: Annotated[
@@ -194,7 +194,7 @@ class StartOptions(BaseModel):
     fresh: bool = False
     on_rewind: OnRewind = OnRewind.REFUSE
     adopt_offsets: dict[InputName, str] = Field(default_factory=dict)
-    """The checkpoint directory of the Spark query that a source continues, by source."""
+    """The path or the URL of the checkpoint directory of the Spark query that a source continues, by source."""
     allow_dropped: bool = False
     """True if the state of stages that the pipeline no longer has may be left behind."""
     new_sources: tuple[InputName, ...] = ()

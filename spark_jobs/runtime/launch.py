@@ -28,7 +28,7 @@ from spark_jobs.runtime.start.adoption import old_offsets
 from spark_jobs.runtime.start.start_plan import StartPlan
 from spark_jobs.runtime.tables.table_places import check_address
 from spark_jobs.storage.files import Files, side_by_side
-from spark_jobs.storage.open import check_writable, open_files
+from spark_jobs.storage.open import check_writable, open_place
 from spark_jobs.storage.table_uris import table_files, table_uri
 
 
@@ -120,7 +120,7 @@ def check(graph: Graph, parameters: BoundParameters, start_spark: Callable[[], S
 
 def _with_urls(options: StartOptions) -> StartOptions:
     """Returns the options with the URLs of the directories whose offsets are adopted."""
-    urls = {source: open_files(directory).url for source, directory in options.adopt_offsets.items()}
+    urls = {source: open_place(directory).url for source, directory in options.adopt_offsets.items()}
     return options.model_copy(update={"adopt_offsets": urls})
 
 

@@ -87,7 +87,7 @@ def write_versions(path: Path, table: pd.DataFrame, versions: int, partition_by:
     return path
 
 
-def append(path: Path, table: pd.DataFrame, partition_by: list[str] | None = None) -> None:
+def append(path: Path | str, table: pd.DataFrame, partition_by: list[str] | None = None) -> None:
     """Adds rows to a Delta table as one version."""
     write_deltalake(str(path), _arrow(table), mode="append", partition_by=partition_by)
 

@@ -12,9 +12,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs import DeltaSink, Pipeline, RejectedError
 from spark_jobs.protocol.errors import InvalidParameterError
+from spark_jobs.storage.open import open_place
 from tests.spark import inputs
 from tests.spark.conftest import Site
 from tests.spark.rows import Rows, answer, assert_same, public, public_count
+from tests.support.places import in_a_store_too
 from tests.support.run_site import SMALL
 
 pytestmark = pytest.mark.spark
@@ -28,16 +30,16 @@ class OldQuery:
     """A plain Spark query as users write it: it appends one file per batch to a Delta table."""
 
     read: Read
-    checkpoint: Path
-    table: Path
+    checkpoint: str
+    table: str
 
     def run(self, spark: SparkSession, *, batches: int | None = None) -> None:
         """Runs the query to its end, or stops it after some committed batches."""
-        stream = self.read(spark).writeStream.format("delta").option("checkpointLocation", str(self.checkpoint))
+        stream = self.read(spark).writeStream.format("delta").option("checkpointLocation", self.checkpoint)
         if batches is None:
-            assert stream.trigger(availableNow=True).start(str(self.table)).awaitTermination(60)
+            assert stream.trigger(availableNow=True).start(self.table).awaitTermination(60)
         for _ in range(batches or 0):
-            query = stream.trigger(processingTime="1 hour").start(str(self.table))
+            query = stream.trigger(processingTime="1 hour").start(self.table)
             while query.status["message"] != "Waiting for next trigger":
                 assert query.isActive, query.exception()
                 Event().wait(0.05)
@@ -49,21 +51,21 @@ class Move:
     """An input, the old query that reads it, and the site of the pipeline that takes over."""
 
     site: Site
-    input: Path
+    input: str
     old: OldQuery
 
     @property
     def adopt(self) -> Mapping[str, str]:
-        return {"rows": str(self.old.checkpoint)}
+        return {"rows": self.old.checkpoint}
 
     def pipeline(
-        self, read: Read | None = None, *, table: Path | None = None, **stages: Callable[[DataFrame], DataFrame]
+        self, read: Read | None = None, *, table: str | None = None, **stages: Callable[[DataFrame], DataFrame]
     ) -> Pipeline:
         """Declares a source ``rows``, and a stage with a table for each function. ``table`` replaces the stage's own table."""
         pipeline = Pipeline("moved", on_end="suspend")
         pipeline.source(bounded=True, name="rows")(read or self.old.read)
         for name, function in (stages or {"copy": _same}).items():
-            pipeline.stage(sink=DeltaSink(table or self.site.tables / name), inputs={"rows": "rows"}, name=name)(function)
+            pipeline.stage(sink=DeltaSink(table or self.site.table(name)), inputs={"rows": "rows"}, name=name)(function)
         return pipeline
 
     def run(self, pipeline: Pipeline | None = None, **options: Any) -> None:
@@ -71,19 +73,24 @@ class Move:
 
     def both(self, sink: str = "copy") -> Rows:
         """Returns the rows that the old query and the pipeline have written together."""
-        return public(self.old.table) + public(self.site.tables / sink)
+        return public(self.old.table) + public(self.site.table(sink))
 
     def assert_nothing_happened(self) -> None:
-        assert public_count(self.site.tables / "copy") is None
+        assert public_count(self.site.table("copy")) is None
         assert not (self.site.home / "attempts").exists()
 
 
 @pytest.fixture
-def site(spark: SparkSession, tmp_path: Path) -> Site:
+def site(spark: SparkSession, tmp_path: Path, bucket: str | None, monkeypatch: pytest.MonkeyPatch) -> Site:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     session = spark.newSession()
     for key, value in SMALL.items():
         session.conf.set(key, value)
-    return Site(session, tmp_path)
+    return Site(session, tmp_path, f"{bucket}/{tmp_path.name}" if bucket else None)
+
+
+def _old_query(site: Site, read: Read) -> OldQuery:
+    return OldQuery(read, site.place_for("old checkpoint"), site.place_for("old table"))
 
 
 def _same(rows: DataFrame) -> DataFrame:
@@ -96,38 +103,37 @@ def _events(seed: int) -> pd.DataFrame:
 
 @pytest.fixture
 def delta(site: Site, tmp_path: Path) -> Move:
-    path = tmp_path / "events"
+    path = str(tmp_path / "events")
     for seed in range(4):
         inputs.append(path, _events(seed))
 
     def read(spark: SparkSession) -> DataFrame:
-        return spark.readStream.format("delta").option("maxFilesPerTrigger", 1).load(str(path))
+        return spark.readStream.format("delta").option("maxFilesPerTrigger", 1).load(path)
 
-    return Move(site, path, OldQuery(read, tmp_path / "old checkpoint", tmp_path / "old table"))
+    return Move(site, path, _old_query(site, read))
 
 
 @pytest.fixture
-def files(site: Site, tmp_path: Path) -> Move:
-    path = tmp_path / "files with a space"
+def files(site: Site) -> Move:
+    path = site.place_for("files with a space")
     for seed in range(4):
         _deliver(path, seed)
 
     def read(spark: SparkSession) -> DataFrame:
-        return spark.readStream.schema("id long, name string").option("maxFilesPerTrigger", 1).json(str(path))
+        return spark.readStream.schema("id long, name string").option("maxFilesPerTrigger", 1).json(path)
 
-    return Move(site, path, OldQuery(read, tmp_path / "old checkpoint", tmp_path / "old table"))
+    return Move(site, path, _old_query(site, read))
 
 
-def _deliver(path: Path, seed: int) -> None:
-    path.mkdir(exist_ok=True)
+def _deliver(path: str, seed: int) -> None:
     rows = pd.DataFrame({"id": range(seed * 10, seed * 10 + 10), "name": [f"%20/{seed}"] * 10})
-    rows.to_json(path / f"day {seed}%.json", orient="records", lines=True)
+    open_place(path).create(f"day {seed}%.json", rows.to_json(orient="records", lines=True).encode())
 
 
 def _all_of(move: Move) -> Rows:
-    if (move.input / "_delta_log").exists():
-        return answer(move.site.spark.read.format("delta").load(str(move.input)))
-    return answer(move.site.spark.read.schema("id long, name string").json(str(move.input)))
+    if open_place(move.input).names("_delta_log"):
+        return answer(move.site.spark.read.format("delta").load(move.input))
+    return answer(move.site.spark.read.schema("id long, name string").json(move.input))
 
 
 @pytest.mark.nightly
@@ -147,15 +153,16 @@ def test_an_old_query_that_stopped_after_the_first_snapshot_is_continued_at_its_
     delta.old.run(delta.site.spark, batches=1)
     delta.run()
     assert_same(delta.both(), _all_of(delta))
-    assert public(delta.site.tables / "copy").total() == 2 * len(_events(8))
+    assert public(delta.site.table("copy")).total() == 2 * len(_events(8))
 
 
+@in_a_store_too
 def test_files_that_an_old_query_has_not_read_are_read_once(files: Move) -> None:
     files.old.run(files.site.spark, batches=2)
     _deliver(files.input, 9)
     files.run()
     assert_same(files.both(), _all_of(files))
-    assert public(files.site.tables / "copy").total() == 30
+    assert public(files.site.table("copy")).total() == 30
 
 
 def test_no_checkpoint_completes_if_the_old_query_still_runs(delta: Move) -> None:
@@ -168,7 +175,7 @@ def test_no_checkpoint_completes_if_the_old_query_still_runs(delta: Move) -> Non
     with pytest.raises(RejectedError, match="has gone on by"):
         delta.run(delta.pipeline(copy=copy))
     assert delta.site.checkpoints() == []
-    assert public_count(delta.site.tables / "copy") == 0
+    assert public_count(delta.site.table("copy")) == 0
     assert_same(public(delta.old.table), _all_of(delta))
 
 
@@ -177,30 +184,30 @@ def test_files_that_an_old_query_has_read_are_known_after_its_log_was_compacted(
     for seed in range(10, 18):
         _deliver(files.input, seed)
     files.old.run(files.site.spark)
-    assert (files.old.checkpoint / "sources/0/9.compact").exists()
+    assert "9.compact" in open_place(files.old.checkpoint).names("sources/0")
     for seed in range(30, 42):
         _deliver(files.input, seed)
-    files.run(files.pipeline(lambda spark: spark.readStream.schema("id long, name string").json(str(files.input))))
+    files.run(files.pipeline(lambda spark: spark.readStream.schema("id long, name string").json(files.input)))
     assert_same(files.both(), _all_of(files))
-    assert public(files.site.tables / "copy").total() == 120
+    assert public(files.site.table("copy")).total() == 120
 
 
 @pytest.mark.nightly
 def test_all_stages_that_read_an_adopted_source_continue_where_the_old_query_stopped(delta: Move) -> None:
     pipeline = delta.pipeline(copy=_same, few=lambda rows: rows.where("value < 0"))
 
-    @pipeline.stage(sink=DeltaSink(str(delta.site.tables / "doubled")))
+    @pipeline.stage(sink=DeltaSink(delta.site.table("doubled")))
     def doubled(copy: DataFrame) -> DataFrame:
         return copy.selectExpr("value * 2 AS twice")
 
     delta.old.run(delta.site.spark, batches=2)
     delta.run(pipeline)
-    everything = delta.site.spark.read.format("delta").load(str(delta.input))
-    old = delta.site.spark.read.format("delta").load(str(delta.old.table))
+    everything = delta.site.spark.read.format("delta").load(delta.input)
+    old = delta.site.spark.read.format("delta").load(delta.old.table)
     rest = everything.exceptAll(old)
-    assert_same(public(delta.site.tables / "copy"), answer(rest))
-    assert_same(public(delta.site.tables / "few"), answer(rest.where("value < 0")))
-    assert_same(public(delta.site.tables / "doubled"), answer(rest.selectExpr("value * 2")))
+    assert_same(public(delta.site.table("copy")), answer(rest))
+    assert_same(public(delta.site.table("few")), answer(rest.where("value < 0")))
+    assert_same(public(delta.site.table("doubled")), answer(rest.selectExpr("value * 2")))
 
 
 @pytest.mark.nightly
@@ -212,14 +219,14 @@ def test_each_of_two_sources_of_a_stage_continues_where_its_own_old_query_stoppe
     def read(spark: SparkSession) -> DataFrame:
         return spark.readStream.format("delta").option("maxFilesPerTrigger", 1).load(str(other))
 
-    second = OldQuery(read, tmp_path / "second checkpoint", tmp_path / "second table")
+    second = OldQuery(read, str(tmp_path / "second checkpoint"), str(tmp_path / "second table"))
     delta.old.run(delta.site.spark, batches=3)
     second.run(delta.site.spark, batches=1)
     pipeline = Pipeline("moved")
     pipeline.source(bounded=True, name="second")(read)
     pipeline.source(bounded=True, name="rows")(delta.old.read)
 
-    @pipeline.stage(sink=DeltaSink(str(delta.site.tables / "copy")))
+    @pipeline.stage(sink=DeltaSink(delta.site.table("copy")))
     def copy(rows: DataFrame, second: DataFrame) -> DataFrame:
         return second.union(rows)
 
@@ -235,7 +242,7 @@ def test_an_adopted_source_without_new_rows_stages_nothing_and_the_next_round_re
     move: Move = request.getfixturevalue(kind)
     move.old.run(move.site.spark)
     move.run()
-    assert public_count(move.site.tables / "copy") == 0
+    assert public_count(move.site.table("copy")) == 0
     inputs.append(move.input, _events(9)) if kind == "delta" else _deliver(move.input, 9)
     move.run(adopt_offsets={})
     assert_same(move.both(), _all_of(move))
@@ -245,7 +252,7 @@ def test_an_adopted_source_does_not_need_versions_whose_log_was_cleaned_up(delta
     """The old query has ``startingVersion``, and ran on long after the log of that version was cleaned up."""
 
     def read(spark: SparkSession) -> DataFrame:
-        return spark.readStream.format("delta").option("startingVersion", 0).load(str(delta.input))
+        return spark.readStream.format("delta").option("startingVersion", 0).load(delta.input)
 
     old = OldQuery(read, delta.old.checkpoint, delta.old.table)
     for seed in range(5, 13):
@@ -257,21 +264,22 @@ def test_an_adopted_source_does_not_need_versions_whose_log_was_cleaned_up(delta
     assert_same(delta.both(), _all_of(delta))
 
 
-def _forget(table: Path, up_to: int) -> None:
+def _forget(table: str, up_to: int) -> None:
     from deltalake import DeltaTable
 
-    DeltaTable(str(table)).create_checkpoint()
+    DeltaTable(table).create_checkpoint()
     for version in range(up_to + 1):
-        (table / "_delta_log" / f"{version:020d}.json").unlink()
+        (Path(table) / "_delta_log" / f"{version:020d}.json").unlink()
 
 
 @pytest.mark.nightly
 def test_a_home_adopts_offsets_only_once_unless_it_starts_fresh(delta: Move) -> None:
     delta.old.run(delta.site.spark, batches=1)
     delta.run(run_id="first", publish="external")
-    kept = delta.old.checkpoint.rename(delta.old.checkpoint.with_name("kept"))
+    checkpoint = Path(delta.old.checkpoint)
+    kept = checkpoint.rename(checkpoint.with_name("kept"))
     delta.run(run_id="first", publish="external")
-    kept.rename(delta.old.checkpoint)
+    kept.rename(checkpoint)
     with pytest.raises(RejectedError, match="only if nothing has been read yet"):
         delta.run(run_id="second")
     assert delta.site.checkpoints() == [1]
@@ -283,9 +291,9 @@ def test_an_old_query_with_an_uncommitted_batch_is_refused_until_the_batch_is_co
     def fails(frame: DataFrame, batch: int) -> None:
         if batch == 2:
             raise RuntimeError("as told")
-        frame.write.format("delta").mode("append").save(str(delta.old.table))
+        frame.write.format("delta").mode("append").save(delta.old.table)
 
-    stream = delta.old.read(delta.site.spark).writeStream.option("checkpointLocation", str(delta.old.checkpoint))
+    stream = delta.old.read(delta.site.spark).writeStream.option("checkpointLocation", delta.old.checkpoint)
     with pytest.raises(Exception, match="as told"):
         stream.foreachBatch(fails).trigger(availableNow=True).start().awaitTermination()
     with pytest.raises(InvalidParameterError, match="last batch .* is not committed"):
@@ -307,7 +315,7 @@ def test_a_stage_that_depends_on_earlier_rows_is_refused(delta: Move) -> None:
 def test_a_stage_further_down_that_depends_on_earlier_rows_is_refused(delta: Move) -> None:
     pipeline = delta.pipeline()
 
-    @pipeline.stage(sink=DeltaSink(str(delta.site.tables / "kinds")))
+    @pipeline.stage(sink=DeltaSink(delta.site.table("kinds")))
     def kinds(copy: DataFrame) -> DataFrame:
         return copy.dropDuplicates(["key"])
 
@@ -344,7 +352,7 @@ def test_an_old_query_over_another_table_is_refused(delta: Move, tmp_path: Path)
 
 def test_an_old_query_over_files_elsewhere_is_refused(files: Move, tmp_path: Path) -> None:
     files.old.run(files.site.spark, batches=1)
-    _deliver(tmp_path / "another", 1)
+    _deliver(str(tmp_path / "another"), 1)
     with pytest.raises(InvalidParameterError, match="which is not there"):
         files.run(files.pipeline(lambda spark: spark.readStream.schema("id long").json(str(tmp_path / "another"))))
     files.assert_nothing_happened()

@@ -1,29 +1,39 @@
 """Reads the last offsets and the read files of a plain Spark query from its checkpoint directory. Writes nothing."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Literal
 
 from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
 from spark_jobs.protocol.errors import InvalidParameterError, NotFoundError
 from spark_jobs.protocol.ids import BatchId, InputName
 from spark_jobs.runtime.spark.spark_log import OFFSETS_VERSION
-from spark_jobs.storage.files import Files
-from spark_jobs.storage.open import open_files
+from spark_jobs.storage.files import Files, side_by_side
+from spark_jobs.storage.open import open_place
 
 _DELTA_OFFSET_VERSION = 1
 """Higher versions mark a schema change in the middle of a table version."""
+_FILES_VERSION = "v1"
+"""The version of the log in which Spark lists the files that a query has read."""
+_RESTORE = "Restore the directory from a copy, or begin this source from its beginning, without --adopt-offsets."
 
 
 def last_offsets(source: InputName, directory: str) -> AdoptedOffsets:
     """Returns the last offsets of the query with this checkpoint directory.
 
+    Args:
+        source: The source that is to continue after these offsets.
+        directory: A path or a URL: see :func:`~spark_jobs.storage.open.open_place`.
+
     Raises:
         InvalidParameterError: It has no offsets, its last batch is not committed, it has state, or it did not read exactly one
             Delta table or one directory of files. Nothing was written.
+        StorageError: The storage does not answer.
     """
-    files = open_files(directory)
-    planned, committed = _last(files, "offsets"), _last(files, "commits")
+    files = open_place(directory)
+    offsets, commits, state = side_by_side(files, [partial(files.names, name) for name in ("offsets", "commits", "state")])
+    planned, committed = _last(offsets), _last(commits)
     if planned is None:
         raise refused(
             source,
@@ -40,7 +50,7 @@ def last_offsets(source: InputName, directory: str) -> AdoptedOffsets:
             planned=planned,
             committed=committed,
         )
-    if files.names("state"):
+    if state:
         raise refused(
             source,
             f"the query in {files.url} keeps state, which has rows that it has read but not yet written",
@@ -55,7 +65,7 @@ def last_offsets(source: InputName, directory: str) -> AdoptedOffsets:
 
 def batches_since(adopted: AdoptedOffsets) -> int:
     """Returns the number of batches that the query has planned since. 0 if its directory is missing."""
-    planned = _last(open_files(adopted.checkpoint), "offsets")
+    planned = _last(open_place(adopted.checkpoint).names("offsets"))
     return 0 if planned is None else max(planned - adopted.batch, 0)
 
 
@@ -79,7 +89,7 @@ def kind_of(source: InputName, adopted: AdoptedOffsets) -> Literal["delta", "fil
             path=adopted.checkpoint,
             found=adopted.offset,
         )
-    if isinstance(found, dict) and found.keys() == {"logOffset"}:
+    if isinstance(found, dict) and found.keys() == {"logOffset"} and isinstance(found["logOffset"], int):
         return "files"
     raise refused(
         source,
@@ -91,14 +101,14 @@ def kind_of(source: InputName, adopted: AdoptedOffsets) -> Literal["delta", "fil
 
 
 def files_read(
-    source: InputName, adopted: AdoptedOffsets, open_directory: Callable[[str], Files] = open_files
+    source: InputName, adopted: AdoptedOffsets, open_directory: Callable[[str], Files] = open_place
 ) -> list[dict[str, Any]]:
     """Returns the files that a query over files had read, as entries of Spark's log: ``path``, ``timestamp``, ``batchId``.
 
     Spark writes that log before the offsets, so it may be ahead of them: files that no committed batch has read are left out.
 
     Raises:
-        InvalidParameterError: The log is not complete.
+        InvalidParameterError: The log is not complete, or one of its entries is damaged.
     """
     files, last = open_directory(adopted.checkpoint), int(json.loads(adopted.offset)["logOffset"])
     names = {name: name.removesuffix(".compact") for name in files.names("sources/0")}
@@ -110,13 +120,23 @@ def files_read(
         raise refused(
             source,
             f"{adopted.checkpoint}/sources/0 lacks entry {min(missing)}, so that it is not known which files were read",
-            "Restore the directory from a copy, or begin this source from its beginning, without --adopt-offsets.",
+            _RESTORE,
             path=adopted.checkpoint,
         )
+    # the compact entry repeats all entries before it
+    paths = [f"sources/0/{begin}.compact"] if begin >= 0 else []
+    paths += [f"sources/0/{number}" for number in range(begin + 1, last + 1)]
     found: dict[str, dict[str, Any]] = {}
-    for name in sorted(numbers, key=lambda name: numbers[name]):
-        lines = files.read(f"sources/0/{name}").decode().split("\n")[1:]
-        found |= {entry["path"]: entry for entry in map(json.loads, filter(None, lines)) if entry["batchId"] <= last}
+    for path, data in zip(paths, side_by_side(files, [partial(files.read, path) for path in paths]), strict=True):
+        try:
+            found |= {entry["path"]: entry for entry in _entries(data) if entry["batchId"] <= last}
+        except (ValueError, TypeError, KeyError) as error:
+            raise refused(
+                source,
+                f"{adopted.checkpoint}/{path} is damaged, so that it is not known which files were read",
+                _RESTORE,
+                path=f"{adopted.checkpoint}/{path}",
+            ) from error
     return sorted(found.values(), key=lambda entry: int(entry["batchId"]))
 
 
@@ -130,13 +150,26 @@ def refused(source: InputName, problem: str, remedy: str, **evidence: Any) -> In
     )
 
 
-def _last(files: Files, log: str) -> BatchId | None:
-    return max((BatchId(int(name)) for name in files.names(log) if name.isdigit()), default=None)
+def _last(names: Iterable[str]) -> BatchId | None:
+    """Returns the number of the newest entry of a log. None: it has no entry."""
+    return max((BatchId(int(name)) for name in names if name.isdigit()), default=None)
+
+
+def _entries(data: bytes) -> list[dict[str, Any]]:
+    """Returns the files in an entry of Spark's log of files.
+
+    Raises:
+        ValueError: The entry is damaged.
+    """
+    version, *lines = data.decode().split("\n")
+    if version != _FILES_VERSION:
+        raise ValueError(f"the entry begins with {version!r}")
+    return [json.loads(line) for line in lines if line]
 
 
 def _only_source(source: InputName, files: Files, batch: BatchId) -> str:
     path = f"offsets/{batch}"
-    version, *lines = files.read(path).decode().split("\n")
+    version, *lines = files.read(path).decode(errors="replace").split("\n")
     if version != OFFSETS_VERSION or len(lines) < 2:
         raise refused(
             source,
@@ -160,5 +193,5 @@ def _only_source(source: InputName, files: Files, batch: BatchId) -> str:
 def _query_id(files: Files) -> str:
     try:
         return str(json.loads(files.read("metadata"))["id"])
-    except (NotFoundError, ValueError, KeyError):
+    except (NotFoundError, ValueError, TypeError, KeyError):
         return ""

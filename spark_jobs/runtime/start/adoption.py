@@ -35,7 +35,7 @@ def old_offsets(graph: Graph, directories: Mapping[InputName, str]) -> dict[Inpu
 
     Args:
         graph: The pipeline.
-        directories: Checkpoint directory of the old query, by source.
+        directories: Path or URL of the old query's checkpoint directory, by source.
 
     Raises:
         InvalidParameterError: A source is not one of the pipeline's, is read together with streams that adopt nothing, or its query's

@@ -164,14 +164,14 @@ def test_the_options_reach_the_driver(unused: UsedHome, monkeypatch: pytest.Monk
     given = answered(unused, monkeypatch)
     options = ["--run-id", "r", "--on-end", "suspend", "--publish", "external", "--fresh", "--on-rewind", "keep"]
     conf = ["--conf", "spark.executor.memory=2g", "--conf", "spark.x=a=b", "--packages", "g:n:1,g:m:2", "--driver-memory", "1g"]
-    adopt = ["--adopt-offsets", "a=/old a", "--adopt-offsets", "b=/old b"]
+    adopt = ["--adopt-offsets", "a=/old a", "--adopt-offsets", "b=s3://lake/old=b"]
     checkpoint = ["--checkpoint-interval", "30 seconds", "--retained", "3", "--aligned"]
     assert run(unused, *unused.params, *options, *adopt, *checkpoint, *conf).exit_code == 0
     parameters, chosen, _, _ = given["rest"]
     assert parameters == {"warehouse": str(unused.directory / "warehouse")}
     assert (chosen.run, chosen.on_end, chosen.publish) == ("r", OnEnd.SUSPEND, Publish.EXTERNAL)
     assert (chosen.fresh, chosen.on_rewind) == (True, OnRewind.KEEP)
-    assert chosen.adopt_offsets == {"a": "/old a", "b": "/old b"}
+    assert chosen.adopt_offsets == {"a": "/old a", "b": "s3://lake/old=b"}
     assert chosen.checkpoint == CheckpointOverrides(interval_ms=30_000, retained=3, unaligned=False)
 
 

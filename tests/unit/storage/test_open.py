@@ -255,7 +255,7 @@ def test_the_remedy_for_an_invalid_url_has_a_place_with_its_scheme(url: str, exa
 
 def test_a_store_is_refused_where_only_a_directory_is_possible_and_not_named_as_supported() -> None:
     with pytest.raises(InvalidParameterError) as refused:
-        open_files("s3://bucket/checkpoint")
+        open_files("s3:/bucket/schemas")
     assert "This place has to be a directory" in refused.value.failed
     assert "stores" not in refused.value.failed
 
