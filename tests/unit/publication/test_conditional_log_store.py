@@ -9,6 +9,7 @@ from py4j.protocol import Py4JJavaError
 from spark_jobs.protocol.errors import MissingRequirementError
 from spark_jobs.publication import conditional_log_store
 from spark_jobs.publication.conditional_log_store import check_commits, make_commits_conditional
+from spark_jobs.publication.java_sources import JavaSourceError
 from tests.support.memory_files import MemoryFiles
 
 TABLE = "s3://lake/hourly"
@@ -74,3 +75,18 @@ def test_a_second_commit_that_fails_for_another_reason_is_not_said_to_have_succe
 @pytest.mark.parametrize("uri", ["file:///tables/hourly", "hdfs://name-node/hourly"])
 def test_commits_to_other_stores_than_s3_are_left_to_delta(uri: str) -> None:
     make_commits_conditional(cast(Any, None), uri)
+
+
+def test_a_log_store_that_cannot_be_compiled_is_refused_before_a_setting_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load_java(*_: object) -> None:
+        raise JavaSourceError("Cannot find S3AFileSystem")
+
+    monkeypatch.setattr(conditional_log_store, "load_java", load_java)
+    settings: dict[str, str] = {}
+    conf = SimpleNamespace(contains=settings.__contains__, get=settings.get, set=settings.__setitem__)
+    java = SimpleNamespace(sc=lambda: SimpleNamespace(conf=lambda: conf))
+    spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=java))
+    with pytest.raises(MissingRequirementError, match="tables in S3 cannot be compiled: Cannot find S3AFileSystem") as refused:
+        make_commits_conditional(spark, TABLE)
+    assert "Delta's jars" in refused.value.remedy
+    assert settings == {}
