@@ -20,14 +20,15 @@ from spark_jobs.home.layout import CHANNELS, TOMBSTONES, WORK, work_directories
 from spark_jobs.protocol.ids import SinkName, StageName
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.open import open_place
-from tests.support import live_store_pipeline, store_pipeline
+from tests.support import live_store_pipeline, small_pipeline, store_pipeline
 from tests.support.azurite import AZURE_JARS, KEY
 from tests.support.bounded_pipeline import Changes
-from tests.support.drivers import ROOT, SETTINGS, Drivers, ended
+from tests.support.drivers import ROOT, SETTINGS, Drivers, drivers_on, ended
 from tests.support.google_cloud import CONNECTOR, GOOGLE_JARS
+from tests.support.host_roles import role_of_this_host
 from tests.support.kafka_broker import jars
 from tests.support.killed_drivers import PATIENCE_S, KilledDrivers
-from tests.support.object_store import S3_JARS, SECRET_KEY
+from tests.support.object_store import S3_JARS, SECRET_KEY, object_store_apart
 from tests.support.run_site import RunSite
 from tests.support.spark_cluster import Host, SparkCluster, delta_on_this_host, disk_of, spark_cluster
 
@@ -277,6 +278,19 @@ def test_on_a_cluster_without_a_common_disk_a_live_pipeline_gets_rows_and_is_dra
     assert last is not None
     assert last.drained
     assert store_pipeline.public(site.store, site.warehouse) == store_pipeline.answer(PARTS)
+
+
+@pytest.mark.nightly
+@pytest.mark.stores
+def test_a_driver_reads_and_writes_with_the_role_of_its_host(tmp_path: Path) -> None:
+    """Each client finds the role on its own. By day ``tests/unit/storage/test_s3_settings.py`` leaves the keys out."""
+    small_pipeline.deliver(tmp_path / "events", 0)
+    with object_store_apart() as store:
+        site = RunSite(tmp_path / "site", tmp_path / "events", bucket=store)
+        with role_of_this_host(tmp_path) as role, drivers_on(site) as drivers:
+            assert drivers.run().code == 0
+        site.assert_answered()
+    assert role.clients == {"Java", "Rust"}
 
 
 def drain(drivers: KilledDrivers, driver: Popen[str]) -> None:
