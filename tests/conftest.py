@@ -69,6 +69,17 @@ def temporary_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
+def store() -> Iterator[str]:
+    """A place in an S3 server, one for each process: the process has one JVM, whose client keeps to the server that it has found first."""
+    from tests.support.object_store import object_store_apart
+    from tests.support.run_site import small_session
+    from tests.support.session_stores import store_of
+
+    with store_of(small_session(), object_store_apart()) as place:
+        yield place
+
+
+@pytest.fixture(scope="session")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator["KafkaBroker"]:
     """A Kafka broker, one for each process."""
     from tests.support.kafka_broker import kafka_broker

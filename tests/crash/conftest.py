@@ -1,6 +1,5 @@
 """Sites for whole runs."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,11 +7,9 @@ import pytest
 
 from spark_jobs.runtime.driver.cancellation import Cancellation
 from spark_jobs.runtime.driver.heartbeat import Heartbeat
-from tests.support.object_store import object_store_apart
 from tests.support.places import IN_A_STORE_AT_NIGHT, ON_A_DISK
-from tests.support.run_site import RunSite, small_session
+from tests.support.run_site import RunSite
 from tests.support.seeds import seed
-from tests.support.session_stores import store_of
 from tests.support.small_pipeline import deliver
 
 __all__ = ["seed"]
@@ -38,14 +35,7 @@ def site(tmp_path: Path, one_day: Path, monkeypatch: pytest.MonkeyPatch) -> RunS
     return RunSite(tmp_path / "site", one_day)
 
 
-@pytest.fixture(scope="session")
-def store() -> Iterator[str]:
-    """A place in an S3 server."""
-    with store_of(small_session(), object_store_apart()) as place:
-        yield place
-
-
-# The durable steps are the same in both. By day the run on a disk already finds faults that do not depend on the store.
+# The durable steps are the same in both, so that by day a sample is in a store: ``in_a_store_too``.
 @pytest.fixture(params=IN_A_STORE_AT_NIGHT)
 def bucket(request: pytest.FixtureRequest) -> str | None:
     """The store of home and tables. None: they are on a disk."""

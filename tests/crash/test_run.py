@@ -19,7 +19,7 @@ from spark_jobs.publication.publisher import publish
 from spark_jobs.runtime.stages import staging
 from tests.support.crashes import HOUSEKEEPING, NOT_IN_A_SMALL_RUN, AtRandom, InTurn, Point, contents, run_into, watched
 from tests.support.crashes_in_turn import crash_in_turn
-from tests.support.places import AT_NIGHT, IN_A_STORE, ON_A_DISK
+from tests.support.places import AT_NIGHT, IN_A_STORE, ON_A_DISK, in_a_store_too
 from tests.support.run_site import RunSite
 from tests.support.small_pipeline import SINKS, answer, deliver
 
@@ -76,6 +76,7 @@ def without_housekeeping(points: list[Point]) -> list[Point]:
     return [point for point in points if point.step not in HOUSEKEEPING]
 
 
+@in_a_store_too
 def test_a_run_that_dies_once_is_finished_by_the_next_run(
     any_site: RunSite, clean_run: list[Point], seed: int, tmp_path: Path
 ) -> None:

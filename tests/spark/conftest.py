@@ -21,7 +21,6 @@ from tests.spark import inputs
 from tests.support.azurite import azurite
 from tests.support.growing_table import BOUNDED, LIVE
 from tests.support.hdfs_cluster import hdfs_cluster
-from tests.support.object_store import object_store_apart
 from tests.support.permissions import obey_permissions
 from tests.support.places import AT_NIGHT, IN_A_STORE, ON_A_DISK
 from tests.support.running import lose
@@ -55,10 +54,9 @@ def _freed() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def store(spark: SparkSession) -> Iterator[str]:
-    """A place in an S3 server."""
-    with store_of(spark, object_store_apart()) as place:
-        yield place
+def store(spark: SparkSession, store: str) -> str:
+    """A place in an S3 server. The application has the settings of :func:`spark`, because that starts it first."""
+    return store
 
 
 @pytest.fixture(scope="session")

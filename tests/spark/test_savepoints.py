@@ -25,7 +25,7 @@ from tests.support.command_line import document, spark_jobs
 from tests.support.file_systems import elsewhere
 from tests.support.growing_table import Events, bounded_at_night, events_of
 from tests.support.opened_tables import opened
-from tests.support.places import in_a_store_at_night
+from tests.support.places import in_a_store_at_night, in_a_store_too
 from tests.support.running import Running
 from tests.support.running_minutes import closed_minutes, goes_on_until_all_is_shown, ids, minutes_of, three_stages
 from tests.support.stopped_pipelines import has_staged, refused, restored, stopped
@@ -71,7 +71,7 @@ def test_a_savepoint_that_was_moved_to_another_file_system_is_restored_without_t
     assert ids(site, "copied") == list(range(501))
 
 
-@in_a_store_at_night
+@in_a_store_too
 @pytest.mark.parametrize("pending", [False, pytest.param(True, marks=pytest.mark.nightly)], ids=["public", "pending"])
 def test_a_savepoint_in_an_object_store_is_all_that_the_next_start_needs(
     site: Site, events: Events, store: str, tmp_path: Path, *, pending: bool
