@@ -109,7 +109,7 @@ def _form(home: str, conn_id: str, actions: list[str]) -> dict[str, Param]:
             None,
             type=["null", "string"],
             title="Target",
-            description="With savepoint, stop or drain: the directory of the new savepoint, not there yet. Empty: below the home.",
+            description="With savepoint, stop or drain: the place of the new savepoint, not there yet. Empty: below the home.",
         ),
         "home": Param(home, type="string", const=home, title="Home", description="The pipeline that is controlled."),
         "conn_id": Param(conn_id, type="string", const=conn_id, title="Connection", description="Its roots allow the home."),

@@ -236,13 +236,14 @@ class StreamPipelineHook(BaseHook):
         """Tests from this host whether each root can hold homes and whether a driver can start. Leaves nothing behind."""
         try:
             if not self.settings.roots:
-                return False, "home_root is empty: name the directory that holds your pipelines' homes."
+                return False, "home_root is empty: name the directory, or the URL in a store, that holds your pipelines' homes."
             here, settings = self.driver_is_here({}), self.settings
             places = run_with_deadline(
                 lambda: check_roots(settings.roots, settings.savepoint_roots, settings.work_root, driver_is_here=here),
                 time.monotonic() + self.test_max_s,
                 lambda: StorageError(
-                    f"The roots {', '.join(settings.roots)} do not answer.", remedy="Check that they are mounted."
+                    f"The roots {', '.join(settings.roots)} do not answer.",
+                    remedy="Check that they are mounted, or that their store can be reached.",
                 ),
             )
             self.settings.check_python()

@@ -170,8 +170,8 @@ def _own_run(files: Files, task: TaskKey, may_see: Callable[[str], bool]) -> Loo
         return Look(
             files.url,
             problem=f"It has nothing of this run on {socket.gethostname()}, where Airflow's API server runs.",
-            remedy="If no driver was started yet, look again later. If drivers run on other hosts, mount the home here under the same "
-            "path. The documents of old runs are deleted.",
+            remedy="If no driver was started yet, look again later. If drivers run on other hosts, mount a home that is a directory here "
+            "under the same path. The documents of old runs are deleted.",
         )
     if answer is not None and answer.checkpoint is not None:
         manifest = store.kept(answer.checkpoint)

@@ -238,7 +238,7 @@ def _typed(error: StreamPipelineError | OSError) -> StreamPipelineError:
     return kind(
         f"A task's wait cannot read its home on {socket.gethostname()}: {error.strerror or 'the storage does not answer'}.",
         safe="Nothing was changed.",
-        remedy="Check the mount on that host. A retry continues the wait.",
+        remedy="On that host, check the mount or the connection to the store. A retry continues the wait.",
         path=error.filename,
         errno=error.errno,
     )

@@ -341,8 +341,8 @@ def _check_is_there(files: Files, request: RequestId, *, may_be_forgotten: bool)
             ) from error
         raise NotFoundError(
             f"{files.url} has no {request} on {socket.gethostname()}: its file system is not mounted there, or the home was removed.",
-            remedy="Mount it there under the same path, then clear the task. If the home is lost, start again with a new home: its run "
-            "computes the published rows again.",
+            remedy="If it is a directory, mount it there under the same path. Then clear the task. If the home is lost, start again with a "
+            "new home: its run computes the published rows again.",
             home=files.url,
             request=request,
         ) from error
