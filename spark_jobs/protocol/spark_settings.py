@@ -18,7 +18,7 @@ _ENVIRONMENT = r"(?:executorEnv|yarn[.]appMasterEnv|kubernetes[.]driverEnv)[.]"
 _VARIABLES = (
     r"(?:TZ|LANG|LC_\w+|PATH|LD_LIBRARY_PATH|LD_PRELOAD|JAVA_HOME|HADOOP_CONF_DIR|YARN_CONF_DIR|PYTHON[A-Z]*|PYSPARK_(?:DRIVER_)?PYTHON"
     r"|SPARK_(?:HOME|CONF_DIR|LOCAL_DIRS|LOCAL_IP|USER)|OMP_NUM_THREADS|AWS_(?:DEFAULT_)?REGION|AWS_ROLE_ARN|\w+_FILE"
-    r"|GOOGLE_APPLICATION_CREDENTIALS)"
+    r"|GOOGLE_APPLICATION_CREDENTIALS|XDG_CACHE_HOME)"
 )
 _PARTS = (
     r"app|archives|blockManager|broadcast|buffer|cleaner|cores|databricks[.]delta|default|deploy|driver|dynamicAllocation|"

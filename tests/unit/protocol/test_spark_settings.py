@@ -29,6 +29,7 @@ SHOWN = [
     "spark.jars.packages",
     "spark.kubernetes.container.image",
     "spark.kubernetes.driver.secretKeyRef.SPARK_JOBS_PARAM_TOKEN",
+    "spark.kubernetes.driverEnv.XDG_CACHE_HOME",
     "spark.pyspark.python",
     "spark.sql.catalog.spark_catalog",
     "spark.sql.shuffle.partitions",
