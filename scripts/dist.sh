@@ -30,11 +30,15 @@ assert files("airflow_provider").joinpath("pages/templates/style.css").is_file()
 print(f"{name} {version(name)} installs by itself, and its provider info is right.")
 END
 
-# The packages that the image installs. The driver's file starts with them, and finds Spark, Delta and the client of S3.
+# The packages that the guide's Dockerfile installs, as it installs them: without constraints.txt. The driver's file starts with them, and
+# finds Spark, Delta and the client of S3.
 page=$clone/docs/how-to/stores-on-yarn-and-kubernetes.md
-extras=$(sed -nE 's/.*dist\/\*\.whl\)(\[[a-z0-9,]+\]).*/\1/p' "$page")
-[ -n "$extras" ] || { echo "The Dockerfile in $page installs no wheel." >&2 && exit 1; }
+install=$(grep -F 'dist/*.whl)[' "$page")
+main=$(sed -nE 's|.*"spark_main": "local:///opt/venv/(.*)".*|\1|p' "$page")
+extras=$(grep -oE '\[[a-z0-9,]+\]' <<<"$install")
+pins=$(grep -oE '[a-z0-9-]+==[0-9.]+' <<<"$install")
 "${uv[@]}" venv --quiet --python "$python" image
-"${uv[@]}" pip install --quiet --python image/bin/python -c "$clone/constraints.txt" "$(ls "$clone"/dist/*.whl)$extras"
-image/bin/python -P image/lib/python*/site-packages/spark_jobs/main.py --help >/dev/null
+# shellcheck disable=SC2086  # the pins are words
+"${uv[@]}" pip install --quiet --python image/bin/python "$(ls "$clone"/dist/*.whl)$extras" $pins
+image/bin/python -P image/${main/python3.11/python*} --help >/dev/null
 image/bin/python -P -c "import delta, obstore, pyspark; print(f'The image has pyspark {pyspark.__version__}.')"

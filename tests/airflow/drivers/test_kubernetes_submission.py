@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 
 from airflow_provider.drivers.spark_submit import plan_submission
-from airflow_provider.settings import Settings
+from airflow_provider.settings import read_settings
 from spark_jobs.protocol.ids import RequestId
+from tests.support.pages import ROOT, files
 from tests.support.spark_cluster import SPARK_HOME
 
 pytestmark = [pytest.mark.airflow, pytest.mark.spark]
 
-MAIN = "local:///opt/venv/lib/python3.11/site-packages/spark_jobs/main.py"
+PAGE = ROOT / "docs/how-to/stores-on-yarn-and-kubernetes.md"
 REFERENCE = "spark.kubernetes.driver.secretKeyRef.SPARK_JOBS_PARAM_TOKEN"
 TIMEOUT_S = 120.0
 
@@ -35,7 +36,7 @@ class ApiServer(BaseHTTPRequestHandler):
         given = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if "kind" in given:
             self.made.append(given)
-            given["metadata"] |= {"uid": f"uid-{len(self.made)}", "resourceVersion": "1", "namespace": "etl"}
+            given["metadata"] |= {"uid": f"uid-{len(self.made)}", "resourceVersion": "1", "namespace": "pipelines"}
         self._answer(201, given)
 
     do_PUT = do_PATCH = do_POST
@@ -65,26 +66,39 @@ def api_server(made: list[dict[str, Any]]) -> Iterator[str]:
             thread.join()
 
 
-def test_the_drivers_pod_runs_our_main_file_for_the_request_and_gets_secrets_by_reference(
+def test_the_drivers_pod_runs_our_main_file_with_the_places_and_secrets_of_the_guides_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    settings = read_settings(json.loads(files(PAGE, "json")["on_kubernetes.json"]), "on_kubernetes")
+    home = f"{settings.roots[0]}/flights"
     made: list[dict[str, Any]] = []
     with api_server(made) as url:
-        spark = {"conn_type": "spark", "host": f"k8s://{url}", "extra": {"deploy-mode": "cluster", "namespace": "etl"}}
-        monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(spark))
-        conf = {"spark.kubernetes.container.image": "us/spark:1", "spark.jars.packages": "", REFERENCE: "etl-secrets:token"}
-        settings = Settings(spark_conn_id="spark_default", spark_main=MAIN)
-        submission = plan_submission(settings, settings.driver_conf(conf))
-        command = submission.command(entry="pipelines.orders", home="file:///shared/orders", request=RequestId("start-3"))
+        spark = {"conn_type": "spark", "host": f"k8s://{url}", "extra": {"deploy-mode": "cluster", "namespace": "pipelines"}}
+        monkeypatch.setenv("AIRFLOW_CONN_SPARK_ON_KUBERNETES", json.dumps(spark))
+        of_the_task = {"spark.jars.packages": "", REFERENCE: "etl-secrets:token"}  # nothing is downloaded
+        submission = plan_submission(settings, settings.driver_conf(of_the_task))
+        command = submission.command(
+            entry="/opt/pipelines/flights.py", home=home, request=RequestId("start-3"), work_root=settings.work_root
+        )
         environment = os.environ | {"SPARK_HOME": str(SPARK_HOME), "KUBECONFIG": os.devnull}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     assert done.returncode == 0, done.stderr
     (pod,) = (each for each in made if each["kind"] == "Pod")
     (container,) = pod["spec"]["containers"]
-    assert (container["image"], pod["spec"]["restartPolicy"]) == ("us/spark:1", "Never")
+    assert (container["image"], pod["spec"]["restartPolicy"]) == ("registry/flights:1", "Never")
     arguments = container["args"]
-    assert arguments[arguments.index(MAIN) :] == [
-        *(MAIN, "pipelines.orders", "--home", "file:///shared/orders", "--request", "start-3")
+    main = "local:///opt/venv/lib/python3.11/site-packages/spark_jobs/main.py"
+    assert arguments[arguments.index(main) :] == [
+        *(main, "/opt/pipelines/flights.py", "--home", "s3://lake/homes/flights", "--work-root", "s3://lake/work"),
+        *("--request", "start-3"),
     ]
-    (secret,) = (each for each in container["env"] if each["name"] == "SPARK_JOBS_PARAM_TOKEN")
-    assert secret["valueFrom"]["secretKeyRef"] == {"name": "etl-secrets", "key": "token"}
+    variables = {each["name"]: each for each in container["env"]}
+    assert (variables["AWS_REGION"]["value"], variables["XDG_CACHE_HOME"]["value"]) == ("eu-central-1", "/tmp/cache")
+    secrets = {
+        name: each["valueFrom"]["secretKeyRef"] for name, each in variables.items() if "secretKeyRef" in each.get("valueFrom", {})
+    }
+    assert secrets == {
+        "AWS_ACCESS_KEY_ID": {"name": "lake", "key": "key"},
+        "AWS_SECRET_ACCESS_KEY": {"name": "lake", "key": "secret"},
+        "SPARK_JOBS_PARAM_TOKEN": {"name": "etl-secrets", "key": "token"},
+    }
