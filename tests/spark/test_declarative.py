@@ -303,6 +303,51 @@ def test_a_change_flow_can_order_and_delete_rows_by_columns_that_are_computed_or
     assert sorted(names) == sorted(name for name, line in earliest.items() if line["operation"] != "DELETE")
 
 
+IN_A_STORE = """
+from pyspark import pipelines as dp
+
+
+@dp.table(partition_cols=["user"])
+def orders():
+    return spark.readStream.schema("id LONG, user INT, amount DOUBLE").parquet(spark.conf.get("shop.incoming"))
+
+
+@dp.materialized_view
+def totals():
+    return spark.read.table("orders").groupBy("user").count()
+
+
+dp.create_streaming_table("newest")
+dp.create_auto_cdc_flow(target="newest", source="orders", keys=["user"], sequence_by="id")
+"""
+
+
+@pytest.mark.nightly
+@pytest.mark.stores
+def test_tables_that_were_created_in_a_store_without_their_columns_get_the_rows_of_a_project(
+    store_site: Site, tmp_path: Path
+) -> None:
+    entry = project(tmp_path, orders_py=IN_A_STORE)
+    with Path(entry).open("a") as specification:
+        specification.write("database: shop\n")
+    spark = store_site.spark
+    spark.sql("CREATE SCHEMA shop")
+    try:
+        for table in ("orders (id LONG, user INT) USING delta PARTITIONED BY (user)", "totals USING delta", "newest USING delta"):
+            place = store_site.table(table.split()[0]).replace("s3:", "s3a:")
+            spark.sql(f"CREATE TABLE shop.{table} LOCATION '{place}'")
+        for first in (0, 50):
+            deliver(tmp_path, first, first + 50)
+            store_site.run(load_pipeline(entry))
+        spark.read.parquet(str(tmp_path / "incoming")).selectExpr("id", "user", "amount").createOrReplaceTempView("delivered")
+        assert_same(answer(spark.table("shop.orders").select("id", "user", "amount")), answer(spark.table("delivered")))
+        assert_same(answer(spark.table("shop.totals")), answer(spark.sql("SELECT user, count(*) FROM delivered GROUP BY user")))
+        newest = spark.sql("SELECT * FROM delivered WHERE (user, id) IN (SELECT user, max(id) FROM delivered GROUP BY user)")
+        assert_same(answer(spark.table("shop.newest").select("id", "user", "amount")), answer(newest))
+    finally:
+        spark.sql("DROP SCHEMA shop CASCADE")
+
+
 def _same(spark: SparkSession, site: Site, table: str, query: str) -> None:
     made, expected = spark.read.format("delta").load(str(site.tables / table)), spark.sql(query)
     assert made.columns == expected.columns
