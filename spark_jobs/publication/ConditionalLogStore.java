@@ -89,10 +89,11 @@ public class ConditionalLogStore extends HadoopFileSystemLogStore {
         synchronized (LISTED) {
             listed = (FileStatus) LISTED.get(path);
         }
-        if (listed == null || !isReadByEtag(listed, conf)) {
+        FileSystem files = path.getFileSystem(conf);
+        if (listed == null || !isReadByEtag(listed, files.getConf())) { // its own settings: a bucket may have others
             return super.read(path, conf);
         }
-        Future opening = path.getFileSystem(conf).openFile(path).withFileStatus(listed).build();
+        Future opening = files.openFile(path).withFileStatus(listed).build();
         FSDataInputStream in = (FSDataInputStream) FutureIO.awaitFuture(opening);
         BufferedReader reader = new BufferedReader(new InputStreamReader(in, StandardCharsets.UTF_8));
         boolean begun = false;
