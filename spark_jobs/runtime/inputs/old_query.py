@@ -64,8 +64,11 @@ def last_offsets(source: InputName, directory: str) -> AdoptedOffsets:
 
 
 def batches_since(adopted: AdoptedOffsets) -> int:
-    """Returns the number of batches that the query has planned since. 0 if its directory is missing."""
-    planned = _last(open_place(adopted.checkpoint).names("offsets"))
+    """Returns the number of batches that the query has planned since. 0 if its checkpoint, or the bucket, is gone."""
+    try:
+        planned = _last(open_place(adopted.checkpoint).names("offsets"))
+    except NotFoundError:
+        return 0
     return 0 if planned is None else max(planned - adopted.batch, 0)
 
 

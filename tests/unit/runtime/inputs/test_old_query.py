@@ -85,6 +85,10 @@ def test_a_directory_that_is_gone_has_no_later_batches(query: Files) -> None:
     assert batches_since(found) == 0
 
 
+def test_a_query_whose_bucket_is_gone_plans_no_batch(store: str) -> None:
+    assert batches_since(adopted(DELTA).model_copy(update={"checkpoint": "s3://gone/old query"})) == 0
+
+
 @pytest.mark.parametrize("damaged", [None, b"", b"\xff", b"[]", b"{}"])
 def test_a_query_without_a_known_id_may_be_adopted(query: Files, damaged: bytes | None) -> None:
     query.delete("metadata")
