@@ -242,6 +242,11 @@ class IncompleteError(StreamPipelineError):
     exit_code = ExitCode.FAILED
 
 
+def first_line(error: BaseException) -> str:
+    """Returns the first line of the message of another program's exception that is not empty, or the name of its class."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
 def missing_package(user: str, package: str | None, extras: str, instead: str = "") -> MissingRequirementError:
     """Returns the error of a Python package that is missing in this environment.
 

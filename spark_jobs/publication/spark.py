@@ -16,7 +16,14 @@ from pyspark.sql.types import StructType
 
 from spark_jobs.protocol.codec import canonical
 from spark_jobs.protocol.documents import SinkCut, SinkMode
-from spark_jobs.protocol.errors import BEGIN_ANEW, ConflictError, NotFoundError, OutcomeUnknownError, UnsupportedTableError
+from spark_jobs.protocol.errors import (
+    BEGIN_ANEW,
+    ConflictError,
+    NotFoundError,
+    OutcomeUnknownError,
+    UnsupportedTableError,
+    first_line,
+)
 from spark_jobs.protocol.ids import AppId, CheckpointId
 from spark_jobs.protocol.merge_cut import MergeCut
 from spark_jobs.protocol.steps import Step, step
@@ -248,7 +255,7 @@ def _spark_errors(uri: str) -> Iterator[None]:
         yield
     except DeltaConcurrentModificationException as error:
         raise ConflictError(
-            f"Another writer has changed table {uri} since it was read: {str(error).splitlines()[0]}",
+            f"Another writer has changed table {uri} since it was read: {first_line(error)}",
             safe="Nothing was committed.",
             remedy="Repeat: the table is read again.",
             table=uri,
@@ -274,7 +281,7 @@ def _spark_errors(uri: str) -> Iterator[None]:
 def _reason(error: Exception) -> str:
     with suppress(Py4JError):  # the JVM may have ended
         return java_message(error).splitlines()[0]
-    return str(error).strip().splitlines()[0]
+    return first_line(error)
 
 
 def _is_about_rows(error: Exception) -> bool:

@@ -1,7 +1,7 @@
-"""A driver whose Spark keeps its catalog: ``python -m tests.support.metastore_driver DIRECTORY TABLE``.
+"""A driver whose Spark keeps its catalog: ``python -m tests.support.metastore_driver DIRECTORY TABLE SCHEMA``.
 
-Runs a pipeline from the Delta table ``events`` of the directory into the table of that name. Prints as JSON the answer of the run and the
-later state of the catalog.
+The last argument is the place of the table's schema. Runs a pipeline from the Delta table ``events`` of the directory into the table of
+that name. Prints as JSON the answer of the run and the later state of the catalog.
 """
 
 import json
@@ -12,6 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs import DeltaSink, Pipeline
 from spark_jobs.runtime.spark.session import start_session
+from tests.support.kafka_broker import jars
+from tests.support.object_store import S3_JARS
 from tests.support.run_site import APPLICATION, SMALL
 
 
@@ -22,12 +24,12 @@ def metastore_session(directory: Path) -> SparkSession:
     settings = {
         "spark.driver.extraJavaOptions": java,
         "spark.sql.catalogImplementation": "hive",
-        "spark.sql.warehouse.dir": str(directory / "warehouse of the catalog"),
+        "spark.sql.warehouse.dir": str(directory / "warehouse"),
         "spark.hadoop.javax.jdo.option.ConnectionURL": database,
         "spark.hadoop.hive.exec.scratchdir": str(directory / "scratch"),
         "spark.hadoop.hive.exec.local.scratchdir": str(directory / "scratch"),
     }
-    return start_session("metastore", APPLICATION | SMALL | settings)
+    return start_session("metastore", APPLICATION | SMALL | settings, jars=jars(S3_JARS))
 
 
 def pipeline_into(table: str, events: Path) -> Pipeline:
@@ -45,10 +47,10 @@ def pipeline_into(table: str, events: Path) -> Pipeline:
     return pipeline
 
 
-def main(directory: Path, table: str) -> None:
+def main(directory: Path, table: str, schema: str) -> None:
     """Runs the pipeline once."""
     spark = metastore_session(directory)
-    spark.sql(f"CREATE SCHEMA IF NOT EXISTS {table.rpartition('.')[0]}")
+    spark.sql(f"CREATE SCHEMA IF NOT EXISTS {table.rpartition('.')[0]} LOCATION '{schema}'")
     existed = spark.catalog.tableExists(table)
     answer = pipeline_into(table, directory / "events").run(spark=spark, home=directory / "home")
     detail = spark.sql(f"DESCRIBE DETAIL {table}").first()
@@ -66,4 +68,4 @@ def main(directory: Path, table: str) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]), *sys.argv[2:])

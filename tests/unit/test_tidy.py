@@ -54,7 +54,6 @@ ONLY_AT_NIGHT = {
     "tests/system/test_soak.py": "many minutes; tests/spark has each failure: test_passing_over.py, test_table_refusals.py",
     "tests/spark/test_long_runs.py": "thousands of batches; tests/spark/test_log_folding.py has the bounds of logs after a few",
     "tests/spark/test_declarative_life.py": "whole lives of a project; test_declarative.py runs projects at every change",
-    "tests/spark/test_metastore_tables.py": "a metastore of its own for each Spark; test_named_tables.py has names without one",
     "tests/system/test_running_rescaled.py": "a driver of its own; tests/spark/test_rescaling.py rescales in a Spark that runs",
     "tests/system/test_demo.py": "the demo runs the main job twice; its parts have tests of their own",
 }

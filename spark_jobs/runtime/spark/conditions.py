@@ -4,6 +4,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 from pyspark.sql.types import BooleanType
 
+from spark_jobs.protocol.errors import first_line
 from spark_jobs.runtime.spark import plan
 
 
@@ -14,7 +15,7 @@ def condition_problem(condition: str, frame: DataFrame) -> str | None:
         kind = rows.selectExpr(condition).schema.fields[0].dataType
         chosen = rows.where(condition)  # refuses aggregates and similar expressions
     except AnalysisException as error:
-        return f"cannot be understood: {str(error).splitlines()[0]}"
+        return f"cannot be understood: {first_line(error)}"
     if not isinstance(kind, BooleanType):
         return f"is a {kind.simpleString()}, not a condition"
     if plan.has_subqueries(chosen):

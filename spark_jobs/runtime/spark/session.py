@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.api.parameters import environment_mask, environment_secrets
 from spark_jobs.protocol.codec import sha256
-from spark_jobs.protocol.errors import MissingRequirementError, RejectedError, StorageError
+from spark_jobs.protocol.errors import MissingRequirementError, RejectedError, StorageError, first_line
 from spark_jobs.protocol.spark_masters import cores_of_one_jvm
 from spark_jobs.protocol.spark_settings import PACKAGES, redaction, requested_packages, shown_settings
 from spark_jobs.publication.delta_jvm import java_class
@@ -84,6 +84,8 @@ SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 _REDACTION = "spark.redaction.regex"
 _POOL = "spark.scheduler.pool"
 _PATH = "org.apache.hadoop.fs.Path"
+SPARK_CATALOG = "spark_catalog"
+"""The name of Spark's own catalog."""
 _CATALOG, _FORGETS = "spark.sql.catalogImplementation", "in-memory"
 _SUBMITTED_DEFAULTS = {key: value for key, value in _DEFAULTS.items() if key.startswith(("spark.databricks.", "spark.sql."))}
 """The defaults that also hold under ``spark-submit``. The administrator of a cluster decides about its drivers' logs and scheduler."""
@@ -178,7 +180,7 @@ def start_session(
                 remove_service_defaults(session, context.hadoopConfiguration())
     except Exception as error:  # Spark reports a failed start with any exception
         raise MissingRequirementError(
-            f"Spark did not start: {str(error).strip().splitlines()[0]}.",
+            f"Spark did not start: {first_line(error)}.",
             remedy="The lines above give the reason. Delta's jars for the installed delta-spark are fetched once. This needs "
             "a Maven repository that has them, or --jars.",
         ) from error
@@ -527,13 +529,13 @@ def table_location(spark: SparkSession, name: str) -> str | None:
 
 
 def default_location(spark: SparkSession, name: str) -> str | None:
-    """Returns the location of a new table of this name in Spark's own catalog, or None for a name in another catalog.
+    """Returns the URL at which Spark's own catalog would create a table of this name, or None for a name in another catalog.
 
     Raises:
         RejectedError: The catalog forgets its tables when Spark ends, or does not have the schema.
     """
     *schema, table = name.split(".")
-    if schema[:-1] not in ([], ["spark_catalog"]):
+    if schema[:-1] not in ([], [SPARK_CATALOG]):
         return None
     if spark.conf.get(_CATALOG) == _FORGETS:
         raise RejectedError(
@@ -551,7 +553,7 @@ def default_location(spark: SparkSession, name: str) -> str | None:
     database = java_class(spark, "scala.Option").apply(schema[-1] if schema else spark.catalog.currentDatabase())
     identifier = java_class(spark, "org.apache.spark.sql.catalyst.TableIdentifier")(table, database)
     session: Any = spark._jsparkSession
-    return str(session.sessionState().catalog().defaultTablePath(identifier).getPath())
+    return str(session.sessionState().catalog().defaultTablePath(identifier).toString())
 
 
 def file_statuses(spark: SparkSession, paths: Iterable[str]) -> dict[str, tuple[int, int] | None]:

@@ -7,7 +7,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.api.sink import SchemaEvolution, Sink, TableDesign
-from spark_jobs.protocol.errors import UnsupportedTableError
+from spark_jobs.protocol.errors import UnsupportedTableError, first_line
 from spark_jobs.protocol.table_shape import CONSTRAINT
 from spark_jobs.publication.sql_names import delta_at, quoted
 from spark_jobs.runtime.tables.schemas import COLUMN_MAPPING, growth, lacking, mapped_names, text_limit
@@ -55,7 +55,7 @@ def event_channel(session: SparkSession, public: StagingTable, fitted: DataFrame
         except AnalysisException as error:
             raise UnsupportedTableError(
                 f"The constraint {name} ({condition}) of table {public.path} cannot be checked on the rows of sink '{sink.name}': "
-                f"{str(error).splitlines()[0]}",
+                f"{first_line(error)}",
                 exists="The rows of a sink with keys are checked when they are staged, except deletes.",
                 safe="Nothing was staged.",
                 remedy="Simplify apply_as_deletes to a condition that a CHECK constraint may have, or drop the constraint.",

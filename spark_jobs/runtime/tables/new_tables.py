@@ -40,11 +40,11 @@ from pyspark.sql.types import (
 from spark_jobs.api.sink import TableDesign
 from spark_jobs.protocol.codec import canonical
 from spark_jobs.protocol.delta_log import DELTA_LOG, commit_name
-from spark_jobs.protocol.errors import AlreadyExistsError, UnsupportedTableError
+from spark_jobs.protocol.errors import AlreadyExistsError, UnsupportedTableError, first_line
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.publication.delta_rs import ENGINE
 from spark_jobs.publication.sql_names import delta_at
-from spark_jobs.runtime.spark.session import has_settings
+from spark_jobs.runtime.spark.session import SPARK_CATALOG, has_settings
 from spark_jobs.runtime.tables.schemas import mapped_names, nullable
 from spark_jobs.runtime.tables.table_places import TablePlace
 from spark_jobs.storage.open import PROBE
@@ -195,7 +195,7 @@ def _table_of_delta(session: SparkSession, columns: StructType, design: TableDes
 
 def _build(session: SparkSession, named: str | None, path: str, columns: StructType, design: TableDesign, name: str) -> None:
     builder = DeltaTable.createIfNotExists(session).addColumns(columns)
-    builder = builder.tableName(named or delta_at(path))
+    builder = builder.tableName(named.removeprefix(f"{SPARK_CATALOG}.") if named else delta_at(path))  # it takes no catalog
     if not named:  # by itself it takes no backtick
         builder = builder.location(path)
     if design.partition_by:
@@ -210,7 +210,7 @@ def _build(session: SparkSession, named: str | None, path: str, columns: StructT
         builder.execute()
     except AnalysisException as error:
         raise UnsupportedTableError(
-            f"The table of sink '{name}' cannot be created: {str(error).splitlines()[0]}",
+            f"The table of sink '{name}' cannot be created: {first_line(error)}",
             remedy="Correct the sink's cluster_by or table_properties, or the stage's columns.",
             sink=name,
         ) from error

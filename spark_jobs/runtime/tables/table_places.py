@@ -7,10 +7,10 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from spark_jobs.api.address import TableAddress
-from spark_jobs.protocol.errors import UnsupportedTableError
+from spark_jobs.protocol.errors import UnsupportedTableError, first_line
 from spark_jobs.publication.staged_files import check_no_file
 from spark_jobs.runtime.spark.session import default_location, table_location
-from spark_jobs.storage.table_uris import is_in_store, table_uri
+from spark_jobs.storage.table_uris import table_uri
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def locate(spark: SparkSession, address: TableAddress) -> TablePlace:
 
     Raises:
         RejectedError: As in :func:`check_address`; or the table does not exist and cannot be created by that name.
-        UnsupportedTableError: The name is not that of a Delta table in a directory.
+        UnsupportedTableError: The name is not that of a Delta table.
     """
     if not address.named:
         return TablePlace(table_uri(address.text))
@@ -47,7 +47,7 @@ def locate(spark: SparkSession, address: TableAddress) -> TablePlace:
         exists = spark.catalog.tableExists(name)
     except AnalysisException as error:
         raise UnsupportedTableError(
-            f"Table {name} cannot be looked up: {str(error).splitlines()[0]}",
+            f"Table {name} cannot be looked up: {first_line(error)}",
             remedy="Correct the name, or give Spark the catalog (spark.sql.catalog.…).",
             table=name,
         ) from error
@@ -59,11 +59,4 @@ def locate(spark: SparkSession, address: TableAddress) -> TablePlace:
             table=name,
         )
     uri = table_uri(unquote(urlsplit(location).path) if location.startswith("file:") else unquote(location))
-    if not exists and is_in_store(uri):
-        raise UnsupportedTableError(
-            f"Table {name} does not exist, and its catalog would create it in a store: {uri}.",
-            exists="A new table in a store is created by its path, by this runtime, and not by a catalog.",
-            remedy=f"Create it first: CREATE TABLE {name} (…) USING delta. Or give the sink a path, which this runtime creates itself.",
-            table=name,
-        )
     return TablePlace(uri, name)

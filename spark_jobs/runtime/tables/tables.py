@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DataType, StructField, StructType
 
 from spark_jobs.api.sink import SchemaEvolution, TableDesign
-from spark_jobs.protocol.errors import UnsupportedTableError
+from spark_jobs.protocol.errors import UnsupportedTableError, first_line
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.publication.delta_jvm import DeltaJvm
 from spark_jobs.publication.sql_names import delta_at, quoted
@@ -182,7 +182,7 @@ def _grow(session: SparkSession, table: StagingTable, grown: Growth, name: str) 
         except AnalysisException as error:
             raise UnsupportedTableError(
                 f"Table {table.path} cannot get {', '.join(grown.names)} as the stage of sink '{name}' returns them: "
-                f"{str(error).splitlines()[0]}",
+                f"{first_line(error)}",
                 exists=f"The statement was ALTER TABLE … {statement}.",
                 safe="Nothing was staged.",
                 remedy="Rename a column that the table cannot have. Cast one that it cannot widen to the table's type (CAST).",
@@ -276,7 +276,7 @@ def _check_fits(table: StagingTable, frame: DataFrame, name: str, grown: Growth)
         fit(frame, grown.schema).schema  # noqa: B018 - Spark analyses the casts here
     except AnalysisException as error:
         raise UnsupportedTableError(
-            f"The rows of sink '{name}' do not fit the columns of table {table.path}: {str(error).splitlines()[0]}",
+            f"The rows of sink '{name}' do not fit the columns of table {table.path}: {first_line(error)}",
             remedy="Cast the columns in the stage.",
             **facts,
         ) from error

@@ -144,3 +144,10 @@ def test_a_message_that_ends_with_a_quoted_sentence_has_one_full_stop(written: s
     error = StreamPipelineError(written, exists=written, safe=written, remedy=written)
     assert {error.failed, error.exists, error.safe, error.remedy} == {read}
     assert str(error) == " ".join([read] * 4)
+
+
+@pytest.mark.parametrize(
+    ("message", "line"), [("one\ntwo", "one"), ("\n[PARSE] near 'x'\n== SQL ==", "[PARSE] near 'x'"), ("", "OSError")]
+)
+def test_the_reason_of_another_programs_exception_is_never_empty(message: str, line: str) -> None:
+    assert errors.first_line(OSError(message)) == line
