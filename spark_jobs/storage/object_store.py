@@ -3,8 +3,10 @@
 ``create`` is one request: the object is put on condition that the name is free (``If-None-Match``), which the store checks. So is a copy
 of up to 8 MiB. A larger copy looks for the name first, and is then put in parts without a condition: of two simultaneous ones the later
 one wins. It is visible when the last part is there. An answered put is durable. A put without an answer has written the whole object or
-nothing. Parts of an abandoned upload are invisible. A lifecycle rule of the bucket can
-delete them.
+nothing. Parts of an abandoned upload are invisible. A lifecycle rule of the bucket can delete them.
+
+Within a bucket of S3 the store itself copies larger objects. Their bytes are still read, for the digest. If the store has not copied
+exactly the object that was read, the copy is put in parts.
 
 A store has no directories: a directory exists while there is an object below it. Azure may have them: Hadoop marks them by empty objects,
 and an account with a hierarchical namespace keeps one until it is deleted.
@@ -39,7 +41,7 @@ from spark_jobs.storage.os_errors import other_contents, taken, translated
 from spark_jobs.storage.paths import UNFINISHED, parts_below
 
 if TYPE_CHECKING:
-    from obstore import Bytes, GetOptions, ObjectMeta
+    from obstore import Bytes, GetOptions, GetResult, ObjectMeta
     from obstore.store import ObjectStore
 
 _CHUNK_BYTES = 1 << 20
@@ -47,6 +49,8 @@ _PART_BYTES = 8 << 20
 _PARTS_AT_ONCE = 2
 """Number of parts of one file that are written, or read ahead, at the same time. Several files are copied at the same time."""
 _PAUSES_S = (0.1, 0.4, 1.6)
+_COPIED_MAX_BYTES = 256 << 20
+"""The store itself copies objects of up to this size, which takes it a few seconds: a request has a time limit."""
 _EMPTY = "InvalidRange"
 """The code of the error for a range of an empty object."""
 _checked: "WeakValueDictionary[int, ObjectStore]" = WeakValueDictionary()
@@ -123,24 +127,7 @@ class ObjectStoreFiles:
 
     def chunks(self, path: str) -> Generator[bytes, None, None]:
         key = self._key(path)
-        with translated_errors(self._place(key)):
-            try:
-                first = obstore.get(self._client, key, options={"range": (0, _PART_BYTES)})
-            except GenericError as error:
-                if _EMPTY in f"{error}":
-                    return
-                raise
-            size_bytes, e_tag = first.meta["size"], first.meta["e_tag"]
-            same: GetOptions = {"if_match": e_tag} if e_tag else {}
-
-            def read(start: int) -> "Bytes":  # each part has its own time limit
-                end = min(start + _PART_BYTES, size_bytes)
-                return obstore.get(self._client, key, options={**same, "range": (start, end)}).bytes()
-
-            rest = run_ahead((partial(read, start) for start in range(_PART_BYTES, size_bytes, _PART_BYTES)), _PARTS_AT_ONCE)
-            for each in chain((first.bytes(),), rest):
-                part = memoryview(each)
-                yield from (bytes(part[at : at + _CHUNK_BYTES]) for at in range(0, len(part), _CHUNK_BYTES))
+        yield from self._all_chunks(key, self._first_part(key))
 
     def digest(self, path: str) -> Digest:
         read = Digesting(self.chunks(path))
@@ -160,6 +147,8 @@ class ObjectStoreFiles:
 
     def copy(self, source: Files, named: str, path: str) -> Digest:
         key = self._key(path)
+        if isinstance(source, ObjectStoreFiles) and source._client is self._client and self._kind.COPIES_OBJECTS:
+            return self._copy_within(source._key(named), key)
         with closing(source.chunks(named)) as chunks:
             return self._copy(chunks, key)
 
@@ -217,13 +206,76 @@ class ObjectStoreFiles:
     def _below_prefix(self, name: str) -> str:
         return f"{self._prefix}/{name}".lstrip("/")
 
-    def _copy(self, chunks: Iterator[bytes], key: str) -> Digest:
+    def _first_part(self, key: str) -> "GetResult | None":
+        """Reads the first part of an object. Returns None for an empty object."""
+        with translated_errors(self._place(key)):
+            try:
+                return obstore.get(self._client, key, options={"range": (0, _PART_BYTES)})
+            except GenericError as error:
+                if _EMPTY in f"{error}":
+                    return None
+                raise
+
+    def _all_chunks(self, key: str, first: "GetResult | None") -> Generator[bytes, None, None]:
+        """Yields the bytes of the object whose first part was read. Fails if another object has its name now."""
+        if first is None:
+            return
+        size_bytes, e_tag = first.meta["size"], first.meta["e_tag"]
+        same: GetOptions = {"if_match": e_tag} if e_tag else {}
+
+        def read(start: int) -> "Bytes":  # each part has its own time limit
+            end = min(start + _PART_BYTES, size_bytes)
+            return obstore.get(self._client, key, options={**same, "range": (start, end)}).bytes()
+
+        with translated_errors(self._place(key)):
+            rest = run_ahead((partial(read, start) for start in range(_PART_BYTES, size_bytes, _PART_BYTES)), _PARTS_AT_ONCE)
+            for each in chain((first.bytes(),), rest):
+                part = memoryview(each)
+                yield from (bytes(part[at : at + _CHUNK_BYTES]) for at in range(0, len(part), _CHUNK_BYTES))
+
+    def _copy_within(self, origin: str, key: str) -> Digest:
+        """Copies an object of this bucket. The store itself copies a larger one after it was read."""
+        first = self._first_part(origin)
+        with closing(self._all_chunks(origin, first)) as chunks:
+            if first is None or not _PART_BYTES < first.meta["size"] <= _COPIED_MAX_BYTES:
+                return self._copy(chunks, key)
+            with translated_errors(self._place(key), writes=True):
+                if self._is_there(key):
+                    raise taken(self._place(key))
+            read = Digesting(chunks)
+            deque(read, maxlen=0)
+        if self._store_copies(origin, first.meta, key):
+            self._copied.add(key)
+            return read.digest
+        with closing(self._all_chunks(origin, self._first_part(origin))) as chunks:
+            return self._copy(chunks, key, replaces=True)
+
+    def _store_copies(self, origin: str, read: "ObjectMeta", key: str) -> bool:
+        """Lets the store copy an object that was read. Returns False if the copy may be missing, incomplete, or of another object.
+
+        A store may report a failure after it has answered that it copies. It may also need more permissions than for a read and a write.
+        """
+        try:
+            obstore.copy(self._client, origin, key)
+            copied, still_there = obstore.head(self._client, key), obstore.head(self._client, origin)
+        except (BaseError, OSError):
+            return False
+        return copied["size"] == read["size"] and read["e_tag"] is not None and still_there["e_tag"] == read["e_tag"]
+
+    def _copy(self, chunks: Iterator[bytes], key: str, *, replaces: bool = False) -> Digest:
+        """Puts an object.
+
+        Args:
+            chunks: Its bytes.
+            key: Its key.
+            replaces: True to replace an incomplete copy of more than one part.
+        """
         copied = Digesting(chunks)
         passing = iter(copied)
         with translated_errors(self._place(key), writes=True):
             first = b"".join(islice(passing, _PART_BYTES // _CHUNK_BYTES))
             rest = next(passing, b"")
-            if rest and self._is_there(key):
+            if rest and not replaces and self._is_there(key):
                 raise taken(self._place(key))
             try:
                 if rest:  # if two processes write other bytes at the same time, the later one wins
@@ -232,7 +284,7 @@ class ObjectStoreFiles:
                 elif self._put_first(key, first, self._head) is not None:
                     raise taken(self._place(key))
             except BaseError as error:  # the store may close the connection if the object exists, or an answer was lost
-                if self._is_there(key):
+                if not replaces and self._is_there(key):
                     raise taken(self._place(key)) from error
                 raise
         self._copied.add(key)

@@ -61,6 +61,8 @@ class ObjectStoreSettings(ABC):
 
     HAS_DIRECTORIES: ClassVar[bool] = False
     """True if a store may keep a directory until it is deleted, although no object is below it."""
+    COPIES_OBJECTS: ClassVar[bool] = False
+    """True if a store copies an object in one request, and answers when the copy is complete."""
     UNNAMEABLE: ClassVar[re.Pattern[str]] = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
     """Matches a character that no name of an object may have."""
     ENDS_NAMES_WITH_DOTS: ClassVar[bool] = True

@@ -43,6 +43,7 @@ class S3Settings(ObjectStoreSettings):
     EXAMPLE: ClassVar = "s3://lake/homes/flights"
     BUCKET: ClassVar = "bucket"
     BUCKET_NAME: ClassVar = r"[a-z0-9][a-z0-9.-]*[a-z0-9]"
+    COPIES_OBJECTS: ClassVar = True
     EXTRA: ClassVar = "s3"
     HADOOP_CLIENT: ClassVar = HadoopClient(
         file_system="org.apache.hadoop.fs.s3a.S3AFileSystem",

@@ -4,7 +4,8 @@ import multiprocessing
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from multiprocessing.queues import Queue
 from threading import Thread
@@ -50,11 +51,19 @@ class _Store(ThreadingHTTPServer):
         self.busy = 0
         self.takes_s = 0.0
         self.moved: list[int] = []
+        self.sent_bytes = 0
+        self.on_copy: Callable[[str, str], tuple[int, bytes]] = self.copy
+        """Answers the request to copy an object to another name."""
         self.has_bucket = True
         self.forgets_what_it_keeps = False
         """Whether another process deletes an object after the store has kept another one from its name."""
 
+    def copy(self, origin: str, key: str) -> tuple[int, bytes]:
+        self.objects[key] = self.objects[origin]
+        return 200, _COPIED
+
     def put(self, key: str, data: bytes, if_none: bool) -> int:
+        self.sent_bytes += len(data)
         if not self.has_bucket:
             return 404
         if self.undecided and if_none and ".tmp" not in key:
@@ -76,6 +85,9 @@ class _Requests(BaseHTTPRequestHandler):
         if self.server.hangs_up and self.path in self.server.objects:
             self.close_connection = True  # a response would be lost with the connection
             return
+        if origin := self.headers["x-amz-copy-source"]:
+            code, answer = self.server.on_copy(f"/{origin.lstrip('/')}", self.path)
+            return self._answer(code, answer)
         data = self.rfile.read(int(self.headers["Content-Length"]))
         code = self.server.always or self.server.put(self.path, data, self.headers["If-None-Match"] == "*")
         if self.server.lost_answers and ".tmp" not in self.path:
@@ -113,7 +125,14 @@ class _Requests(BaseHTTPRequestHandler):
         self._answer(self.server.always or 204)
 
     def do_POST(self) -> None:
-        """Deletes several objects in one request."""
+        """Begins or ends an upload in parts, or deletes several objects in one request."""
+        key, _, query = self.path.partition("?")
+        if query.startswith("uploads"):
+            return self._answer(200, _UPLOAD.encode())
+        if query.startswith("uploadId="):
+            parts = sorted((each for each in self.server.objects if each.startswith(f"{key}?")), key=_part_number)
+            self.server.objects[key] = b"".join(self.server.objects.pop(each) for each in parts)
+            return self._answer(200, _COMPLETED.encode())
         body = self.rfile.read(int(self.headers["Content-Length"])).decode()
         keys = [each.split("</Key>")[0] for each in body.split("<Key>")[1:]]
         for key in keys:
@@ -135,6 +154,15 @@ class _Requests(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         pass
+
+
+_COPIED = b"<CopyObjectResult><ETag>etag</ETag></CopyObjectResult>"
+_UPLOAD = "<InitiateMultipartUploadResult><UploadId>upload</UploadId></InitiateMultipartUploadResult>"
+_COMPLETED = "<CompleteMultipartUploadResult><ETag>etag</ETag></CompleteMultipartUploadResult>"
+
+
+def _part_number(path: str) -> int:
+    return int(path.partition("partNumber=")[2].partition("&")[0])
 
 
 def _etag(data: bytes) -> str:
@@ -425,6 +453,50 @@ def test_a_small_copy_takes_one_read_and_one_write() -> None:
         files.sync("kept/1")
         assert [each.method for each in requests.served] == ["GET", "PUT"]
         assert files.digest("kept/1") == (5, sha256(b"state"))
+
+
+_KEPT = "/bucket/savepoint/kept/1"
+_LARGE = bytes(range(256)) * (70 << 10)
+
+
+def test_a_store_of_s3_copies_a_large_object_itself(store: _Store, files: Files) -> None:
+    store.objects["/bucket/savepoint/state/1"] = _LARGE
+    assert files.below("kept").copy(files, "state/1", "1") == (len(_LARGE), sha256(_LARGE))
+    files.below("kept").sync("1")
+    assert (store.objects[_KEPT], store.sent_bytes) == (_LARGE, 0)
+    with pytest.raises(AlreadyExistsError):
+        files.copy(files, "state/1", "kept/1")
+    with pytest.raises(NotFoundError):
+        files.copy(files, "state/2", "kept/2")
+
+
+def _denies(store: _Store, origin: str, key: str) -> tuple[int, bytes]:
+    return 403, b"<Error><Code>AccessDenied</Code></Error>"
+
+
+def _fails_after_its_answer_began(store: _Store, origin: str, key: str) -> tuple[int, bytes]:
+    return 200, b"<Error><Code>InternalError</Code></Error>"
+
+
+def _copies_a_part(store: _Store, origin: str, key: str) -> tuple[int, bytes]:
+    store.objects[key] = store.objects[origin][:-1]
+    return 200, _COPIED
+
+
+def _copies_what_was_written_meanwhile(store: _Store, origin: str, key: str) -> tuple[int, bytes]:
+    store.objects[origin] = _LARGE[::-1]
+    return store.copy(origin, key)
+
+
+@pytest.mark.parametrize("fails", [_denies, _fails_after_its_answer_began, _copies_a_part, _copies_what_was_written_meanwhile])
+def test_an_object_that_the_store_does_not_copy_as_it_was_read_is_put_in_parts(
+    store: _Store, files: Files, fails: Callable[[_Store, str, str], tuple[int, bytes]]
+) -> None:
+    store.objects["/bucket/savepoint/state/1"] = _LARGE
+    store.on_copy = partial(fails, store)
+    copied = files.copy(files, "state/1", "kept/1")
+    assert store.objects[_KEPT] == store.objects["/bucket/savepoint/state/1"]
+    assert (copied, store.sent_bytes) == ((len(_LARGE), sha256(store.objects[_KEPT])), len(_LARGE))
 
 
 @pytest.mark.parametrize(("size_bytes", "reads"), [(0, 1), (5, 1), (8 << 20, 1), ((8 << 20) + 1, 2), (20 << 20, 3)])
