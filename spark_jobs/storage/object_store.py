@@ -12,6 +12,7 @@ A store has no directories: a directory exists while there is an object below it
 and an account with a hierarchical namespace keeps one until it is deleted.
 """
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from obstore import Bytes, GetOptions, GetResult, ObjectMeta
     from obstore.store import ObjectStore
 
+_LOG = logging.getLogger(__name__)
 _CHUNK_BYTES = 1 << 20
 _PART_BYTES = 8 << 20
 _PARTS_AT_ONCE = 2
@@ -55,6 +57,8 @@ _EMPTY = "InvalidRange"
 """The code of the error for a range of an empty object."""
 _checked: "WeakValueDictionary[int, ObjectStore]" = WeakValueDictionary()
 """The clients, by their ``id``, of stores that have refused a second object under one name."""
+_without_copies: "WeakValueDictionary[int, ObjectStore]" = WeakValueDictionary()
+"""The clients, by their ``id``, of stores that have failed to copy an object: a server cannot, or the permissions do not suffice."""
 T = TypeVar("T")
 
 
@@ -147,7 +151,7 @@ class ObjectStoreFiles:
 
     def copy(self, source: Files, named: str, path: str) -> Digest:
         key = self._key(path)
-        if isinstance(source, ObjectStoreFiles) and source._client is self._client and self._kind.COPIES_OBJECTS:
+        if isinstance(source, ObjectStoreFiles) and source._client is self._client and self._store_can_copy:
             return self._copy_within(source._key(named), key)
         with closing(source.chunks(named)) as chunks:
             return self._copy(chunks, key)
@@ -233,34 +237,51 @@ class ObjectStoreFiles:
                 part = memoryview(each)
                 yield from (bytes(part[at : at + _CHUNK_BYTES]) for at in range(0, len(part), _CHUNK_BYTES))
 
+    @property
+    def _store_can_copy(self) -> bool:
+        return self._kind.COPIES_OBJECTS and id(self._client) not in _without_copies
+
     def _copy_within(self, origin: str, key: str) -> Digest:
-        """Copies an object of this bucket. The store itself copies a larger one after it was read."""
+        """Copies an object of this bucket. The store itself copies a larger one after it was read.
+
+        If the origin is deleted or replaced meanwhile, which a final file never is, an error may leave a copy.
+        """
         first = self._first_part(origin)
         with closing(self._all_chunks(origin, first)) as chunks:
             if first is None or not _PART_BYTES < first.meta["size"] <= _COPIED_MAX_BYTES:
                 return self._copy(chunks, key)
+            read = Digesting(chunks)
             with translated_errors(self._place(key), writes=True):
                 if self._is_there(key):
                     raise taken(self._place(key))
-            read = Digesting(chunks)
-            deque(read, maxlen=0)
-        if self._store_copies(origin, first.meta, key):
-            self._copied.add(key)
-            return read.digest
+                deque(read, maxlen=0)
+            if self._store_copies(origin, first.meta, key):
+                self._copied.add(key)
+                return read.digest
         with closing(self._all_chunks(origin, self._first_part(origin))) as chunks:
             return self._copy(chunks, key, replaces=True)
 
     def _store_copies(self, origin: str, read: "ObjectMeta", key: str) -> bool:
         """Lets the store copy an object that was read. Returns False if the copy may be missing, incomplete, or of another object.
 
-        A store may report a failure after it has answered that it copies. It may also need more permissions than for a read and a write.
+        A store may report a failure after it has answered that it copies. To copy an object with tags needs more permissions than to read
+        and to write it. So a failure is no error, but the store is not asked again.
         """
-        try:
-            obstore.copy(self._client, origin, key)
-            copied, still_there = obstore.head(self._client, key), obstore.head(self._client, origin)
-        except (BaseError, OSError):
+        if read["e_tag"] is None:
             return False
-        return copied["size"] == read["size"] and read["e_tag"] is not None and still_there["e_tag"] == read["e_tag"]
+        try:
+            with translated_errors(self._place(key)):
+                obstore.copy(self._client, origin, key)
+        except StorageError as error:
+            if not isinstance(error, NotFoundError):
+                _LOG.info("the store does not copy %s itself: %s", self._place(origin), error.failed)
+                _without_copies[id(self._client)] = self._client
+            return False
+        with translated_errors(self._place(key)):
+            copied, still_there = self._head(key), self._head(origin)
+        if copied is None or still_there is None:
+            return False
+        return copied["size"] == read["size"] and still_there["e_tag"] == read["e_tag"]
 
     def _copy(self, chunks: Iterator[bytes], key: str, *, replaces: bool = False) -> Digest:
         """Puts an object.
@@ -268,7 +289,7 @@ class ObjectStoreFiles:
         Args:
             chunks: Its bytes.
             key: Its key.
-            replaces: True to replace an incomplete copy of more than one part.
+            replaces: True to replace an object that has the key.
         """
         copied = Digesting(chunks)
         passing = iter(copied)
@@ -278,7 +299,7 @@ class ObjectStoreFiles:
             if rest and not replaces and self._is_there(key):
                 raise taken(self._place(key))
             try:
-                if rest:  # if two processes write other bytes at the same time, the later one wins
+                if rest or replaces:  # if two processes write other bytes at the same time, the later one wins
                     parts = chain((first, rest), passing)
                     obstore.put(self._client, key, parts, chunk_size=_PART_BYTES, max_concurrency=_PARTS_AT_ONCE)
                 elif self._put_first(key, first, self._head) is not None:

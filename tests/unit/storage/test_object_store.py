@@ -470,6 +470,20 @@ def test_a_store_of_s3_copies_a_large_object_itself(store: _Store, files: Files)
         files.copy(files, "state/2", "kept/2")
 
 
+def test_a_store_that_has_failed_to_copy_is_not_asked_again(store: _Store, files: Files) -> None:
+    asked: list[str] = []
+
+    def denies(origin: str, key: str) -> tuple[int, bytes]:
+        asked.append(key)
+        return 403, b"<Error><Code>AccessDenied</Code></Error>"
+
+    store.objects["/bucket/savepoint/state/1"] = _LARGE
+    store.on_copy = denies
+    for name in ("1", "2"):
+        assert files.copy(files, "state/1", f"kept/{name}") == (len(_LARGE), sha256(_LARGE))
+    assert asked == [_KEPT]
+
+
 def _denies(store: _Store, origin: str, key: str) -> tuple[int, bytes]:
     return 403, b"<Error><Code>AccessDenied</Code></Error>"
 
@@ -483,12 +497,26 @@ def _copies_a_part(store: _Store, origin: str, key: str) -> tuple[int, bytes]:
     return 200, _COPIED
 
 
+def _copies_what_was_written_meanwhile_and_is_small(store: _Store, origin: str, key: str) -> tuple[int, bytes]:
+    store.objects[origin] = b"small"
+    return store.copy(origin, key)
+
+
 def _copies_what_was_written_meanwhile(store: _Store, origin: str, key: str) -> tuple[int, bytes]:
     store.objects[origin] = _LARGE[::-1]
     return store.copy(origin, key)
 
 
-@pytest.mark.parametrize("fails", [_denies, _fails_after_its_answer_began, _copies_a_part, _copies_what_was_written_meanwhile])
+@pytest.mark.parametrize(
+    "fails",
+    [
+        _denies,
+        _fails_after_its_answer_began,
+        _copies_a_part,
+        _copies_what_was_written_meanwhile,
+        _copies_what_was_written_meanwhile_and_is_small,
+    ],
+)
 def test_an_object_that_the_store_does_not_copy_as_it_was_read_is_put_in_parts(
     store: _Store, files: Files, fails: Callable[[_Store, str, str], tuple[int, bytes]]
 ) -> None:
@@ -496,7 +524,7 @@ def test_an_object_that_the_store_does_not_copy_as_it_was_read_is_put_in_parts(
     store.on_copy = partial(fails, store)
     copied = files.copy(files, "state/1", "kept/1")
     assert store.objects[_KEPT] == store.objects["/bucket/savepoint/state/1"]
-    assert (copied, store.sent_bytes) == ((len(_LARGE), sha256(store.objects[_KEPT])), len(_LARGE))
+    assert copied == (store.sent_bytes, sha256(store.objects[_KEPT])) == (len(store.objects[_KEPT]), sha256(store.objects[_KEPT]))
 
 
 @pytest.mark.parametrize(("size_bytes", "reads"), [(0, 1), (5, 1), (8 << 20, 1), ((8 << 20) + 1, 2), (20 << 20, 3)])
