@@ -10,11 +10,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs import DeltaSink, Pipeline, RejectedError
+from spark_jobs.api.sink import TableDesign
 from spark_jobs.protocol.errors import UnsupportedTableError
 from spark_jobs.publication.publisher import publish
 from spark_jobs.runtime.spark.session import table_location
+from spark_jobs.runtime.tables.table_places import TablePlace
+from spark_jobs.runtime.tables.tables import plan_table, prepare_table
 from spark_jobs.storage.open import open_place
-from spark_jobs.storage.table_uris import table_uri
+from spark_jobs.storage.table_uris import spark_path, table_files, table_uri
 from tests.spark import inputs
 from tests.spark.conftest import Site
 from tests.spark.rows import answer, assert_same
@@ -132,3 +135,39 @@ def test_a_named_table_that_is_not_a_delta_table_is_refused(site: Site, schema: 
     site.spark.sql(f"CREATE TABLE {schema}.plain (id LONG) USING parquet")
     with pytest.raises(UnsupportedTableError, match=r"named\.plain is not a Delta table"):
         site.run(_pipeline(site, f"{schema}.plain"))
+
+
+def _place(spark: SparkSession, name: str, staged_prefix: str | None = None) -> TablePlace:
+    """The place of a table that the catalog did not have when the start was planned."""
+    location = f"{spark.conf.get('spark.sql.warehouse.dir')}/named.db/{name}"
+    return TablePlace(table_uri(location), f"named.{name}", staged_prefix, location)
+
+
+def test_a_table_whose_start_died_before_the_catalog_had_its_name_gets_it(spark: SparkSession, schema: str) -> None:
+    place, rows = _place(spark, "events"), spark.createDataFrame([(1,)], "id LONG")
+    created = prepare_table(spark, TablePlace(place.uri), rows, TableDesign(), "copy")
+    assert not spark.catalog.tableExists(f"{schema}.events")
+    assert prepare_table(spark, place, rows, TableDesign(), "copy").metadata["id"] == created.metadata["id"]
+    assert spark.table(f"{schema}.events").columns == ["id"]
+
+
+def test_a_used_table_that_the_catalog_does_not_know_by_the_name_is_refused(spark: SparkSession, schema: str) -> None:
+    place, rows = _place(spark, "events"), spark.createDataFrame([(1,)], "id LONG")
+    rows.write.format("delta").save(spark_path(place.uri))
+    rows.write.format("delta").mode("append").save(spark_path(place.uri))
+    with pytest.raises(UnsupportedTableError, match="another Delta table is in the place of a new one") as refused:
+        plan_table(spark, place, rows, TableDesign(), "copy")
+    assert refused.value.remedy is not None
+    spark.sql(refused.value.remedy.split("run ")[1].split(". ")[0])
+    assert plan_table(spark, place, rows, TableDesign(), "copy").table is not None
+
+
+def test_a_new_table_gets_its_name_although_a_savepoint_has_brought_rows_into_its_directory(
+    spark: SparkSession, schema: str
+) -> None:
+    place, rows = _place(spark, "events", "1-"), spark.createDataFrame([(1,)], "id LONG")
+    table_files(place.uri).create("1-part.parquet", b"staged")
+    prepare_table(spark, place, rows, TableDesign(comment="made by its name"), "copy")
+    found = spark.sql(f"DESCRIBE DETAIL {schema}.events").first()
+    assert found is not None
+    assert (found["description"], found["location"]) == ("made by its name", f"file:{spark_path(place.uri)}")

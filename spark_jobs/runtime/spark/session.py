@@ -529,13 +529,13 @@ def table_location(spark: SparkSession, name: str) -> str | None:
 
 
 def default_location(spark: SparkSession, name: str) -> str | None:
-    """Returns the URL at which Spark's own catalog would create a table of this name, or None for a name in another catalog.
+    """Returns the URL at which Spark's own catalog would create a table of this name. Returns None if another one creates it.
 
     Raises:
         RejectedError: The catalog forgets its tables when Spark ends, or does not have the schema.
     """
     *schema, table = name.split(".")
-    if schema[:-1] not in ([], [SPARK_CATALOG]):
+    if schema[:-1] not in ([], [SPARK_CATALOG]) or spark.catalog.currentCatalog() != SPARK_CATALOG:
         return None
     if spark.conf.get(_CATALOG) == _FORGETS:
         raise RejectedError(

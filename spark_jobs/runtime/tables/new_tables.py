@@ -2,7 +2,7 @@
 
 The first commit of a plain table is written here, in milliseconds. For other tables Delta's own builder creates a table in a temporary
 directory, and its first commit is used. So a table is the same either way, and in a directory as in a store. A table with a name is created
-by its catalog.
+by its catalog, unless a savepoint has brought rows into its directory: Delta's catalog creates tables only in empty directories.
 """
 
 import json
@@ -43,7 +43,7 @@ from spark_jobs.protocol.delta_log import DELTA_LOG, commit_name
 from spark_jobs.protocol.errors import AlreadyExistsError, UnsupportedTableError, first_line
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.publication.delta_rs import ENGINE
-from spark_jobs.publication.sql_names import delta_at
+from spark_jobs.publication.sql_names import delta_at, literal
 from spark_jobs.runtime.spark.session import SPARK_CATALOG, has_settings
 from spark_jobs.runtime.tables.schemas import mapped_names, nullable
 from spark_jobs.runtime.tables.table_places import TablePlace
@@ -96,7 +96,7 @@ def create_table(session: SparkSession, place: TablePlace, columns: StructType, 
     """
     columns = nullable(columns)
     with step(Step.TABLE_CREATE):
-        if place.name is not None:
+        if place.name is not None and place.staged_prefix is None:
             return _build(session, place.name, spark_path(place.uri), columns, design, name)
         _check_free(place, name)
         plain = is_plain(session, columns, design)
@@ -106,6 +106,17 @@ def create_table(session: SparkSession, place: TablePlace, columns: StructType, 
             files.create(_COMMIT, made.commit)
             if made.checksum is not None:
                 files.create(_CHECKSUM, made.checksum)
+
+
+def is_unnamed(session: SparkSession, place: TablePlace) -> bool:
+    """Returns True if a table is addressed by a name that the catalog does not have."""
+    return place.name is not None and place.location is not None and not session.catalog.tableExists(place.name)
+
+
+def give_name(session: SparkSession, place: TablePlace) -> None:
+    """Enters an existing table into Spark's own catalog if it is addressed by a name that the catalog does not have."""
+    if place.location is not None and is_unnamed(session, place):
+        session.sql(f"CREATE TABLE IF NOT EXISTS {place.name} USING delta LOCATION {literal(place.location)}")
 
 
 def is_plain(session: SparkSession, columns: StructType, design: TableDesign) -> bool:

@@ -21,6 +21,8 @@ class TablePlace:
     name: str | None = None
     staged_prefix: str | None = None
     """The name prefix of staged files that a savepoint has brought before the table is created; None without such files."""
+    location: str | None = None
+    """The URL at which Spark's catalog would create the table under its name; None if it has the name."""
 
 
 def check_address(address: TableAddress) -> None:
@@ -59,4 +61,4 @@ def locate(spark: SparkSession, address: TableAddress) -> TablePlace:
             table=name,
         )
     uri = table_uri(unquote(urlsplit(location).path) if location.startswith("file:") else unquote(location))
-    return TablePlace(uri, name)
+    return TablePlace(uri, name, location=None if exists else unquote(location))

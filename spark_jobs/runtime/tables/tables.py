@@ -13,8 +13,8 @@ from spark_jobs.api.sink import SchemaEvolution, TableDesign
 from spark_jobs.protocol.errors import UnsupportedTableError, first_line
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.publication.delta_jvm import DeltaJvm
-from spark_jobs.publication.sql_names import delta_at, quoted
-from spark_jobs.runtime.tables.new_tables import create_table
+from spark_jobs.publication.sql_names import delta_at, literal, quoted
+from spark_jobs.runtime.tables.new_tables import create_table, give_name, is_unnamed
 from spark_jobs.runtime.tables.schemas import (
     COLUMN_MAPPING,
     FieldPath,
@@ -50,6 +50,7 @@ class StagingTable:
 
     uri: str
     """The percent-encoded URI that the paths in Delta's actions are relative to."""
+    version: int
     schema: StructType
     metadata: dict[str, Any]
     protocol: dict[str, Any]
@@ -95,6 +96,7 @@ def plan_table(session: SparkSession, place: TablePlace, frame: DataFrame, desig
     if found is None:
         _check_arranged(frame, design, name)
         return PlannedTable(None, Growth(frame.schema), design.partition_by)
+    _check_named(session, found, place, name)
     grown = _growth(found, frame, design)
     _check_fits(found, frame, name, grown)
     _check_design(session, found, design, name)
@@ -112,7 +114,7 @@ def prepare_table(session: SparkSession, place: TablePlace, frame: DataFrame, de
 def apply_plan(
     planned: PlannedTable, session: SparkSession, place: TablePlace, frame: DataFrame, design: TableDesign, name: str
 ) -> StagingTable:
-    """Returns the table as :func:`plan_table` has decided just now: made if it is missing, grown if it has to; idempotent.
+    """Returns the table as :func:`plan_table` has decided just now: made if it is missing, named, grown if it has to; idempotent.
 
     The other arguments and the errors are those of :func:`plan_table`.
     """
@@ -122,6 +124,7 @@ def apply_plan(
         planned = replace(planned, table=table, grown=_growth(table, frame, design))
         _check_fits(table, frame, name, planned.grown)
     assert planned.table is not None
+    give_name(session, place)
     if not planned.grown:
         return planned.table
     _grow(session, planned.table, planned.grown, name)
@@ -138,9 +141,26 @@ def read_table(session: SparkSession, uri: str) -> StagingTable:
 def find_table(session: SparkSession, uri: str) -> StagingTable | None:
     """Returns the table at ``uri``, or None if there is none."""
     version, metadata, protocol = DeltaJvm(session).snapshot(spark_path(uri))
-    return (
-        StagingTable(uri, StructType.fromJson(json.loads(metadata["schemaString"])), metadata, protocol) if version >= 0 else None
-    )
+    if version < 0:
+        return None
+    return StagingTable(uri, version, StructType.fromJson(json.loads(metadata["schemaString"])), metadata, protocol)
+
+
+def _check_named(session: SparkSession, table: StagingTable, place: TablePlace, name: str) -> None:
+    """Refuses a used table that the catalog does not know by the sink's name: it may be one that was dropped, or another's.
+
+    An unused one is left of a start that died before the catalog had the name.
+    """
+    if table.version and is_unnamed(session, place):
+        takes = f"CREATE TABLE {place.name} USING delta LOCATION {literal(place.location or table.path)}"
+        raise UnsupportedTableError(
+            f"Spark's catalog has no table {place.name}, but another Delta table is in the place of a new one: {table.path}.",
+            exists="DROP TABLE keeps the files of an external table.",
+            remedy=f"To go on with that table, run {takes}. Otherwise move it away.",
+            sink=name,
+            table=place.name,
+            location=table.path,
+        )
 
 
 def _check_arranged(frame: DataFrame, design: TableDesign, name: str) -> None:

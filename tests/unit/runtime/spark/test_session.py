@@ -114,7 +114,8 @@ def test_only_a_driver_with_a_local_master_hides_its_address_from_other_hosts(
 def test_a_table_in_a_schema_that_the_catalog_does_not_have_is_refused(name: str) -> None:
     schemas = {"default"}
     spark: Any = SimpleNamespace(
-        conf={"spark.sql.catalogImplementation": "hive"}, catalog=SimpleNamespace(databaseExists=schemas.__contains__)
+        conf={"spark.sql.catalogImplementation": "hive"},
+        catalog=SimpleNamespace(databaseExists=schemas.__contains__, currentCatalog=lambda: "spark_catalog"),
     )
     with pytest.raises(RejectedError, match=f"Table {name} cannot be made: Spark's catalog has no schema city") as caught:
         default_location(spark, name)
