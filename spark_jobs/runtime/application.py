@@ -1,7 +1,7 @@
 """One attempt, from its start request to its answer."""
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -9,11 +9,8 @@ from functools import partial
 
 from pyspark.sql import SparkSession
 
-from spark_jobs.api.continuation import Fate, StageFate, with_fate
-from spark_jobs.api.full_refresh import refreshed_stages
 from spark_jobs.api.graph import Graph
 from spark_jobs.api.parameters import BoundParameters
-from spark_jobs.api.stage import BeginAt
 from spark_jobs.background import beside
 from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.control.attempts import forget_old_logs
@@ -24,16 +21,12 @@ from spark_jobs.control.losses import LossLedger
 from spark_jobs.control.old_starts import forget_old_starts
 from spark_jobs.control.pins import pins_of_attempt
 from spark_jobs.control.rounds import LeftOut, Rounds
-from spark_jobs.home.layout import SPARK_LOG, channels_path, log_path, output_path, position_of_loss, tombstones_path
-from spark_jobs.home.places import check_places, check_sources
-from spark_jobs.home.source_places import archive_places, source_places
-from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
+from spark_jobs.home.layout import SPARK_LOG, channels_path, log_path, output_path, tombstones_path
 from spark_jobs.protocol.documents import (
     AttemptDocument,
     BlockedPublication,
     CheckpointKind,
     Manifest,
-    OnRewind,
     PipelineDocument,
     RoundDocument,
     SinkResult,
@@ -43,16 +36,12 @@ from spark_jobs.protocol.errors import (
     CorruptDocumentError,
     FencedError,
     InterruptedRunError,
-    NotFoundError,
     StreamPipelineError,
 )
-from spark_jobs.protocol.ids import AttemptNumber, InputName, LossId, SinkName, StageName, app_id
-from spark_jobs.protocol.known_sources import KnownSource
-from spark_jobs.protocol.losses import Loss
+from spark_jobs.protocol.ids import AttemptNumber, SinkName
 from spark_jobs.protocol.masking import Mask, masked_error, masking
 from spark_jobs.protocol.reports import reported_error
 from spark_jobs.protocol.start_requests import StartRequest
-from spark_jobs.publication.pending import refuse_unknown
 from spark_jobs.publication.publisher import never_public, publish, published
 from spark_jobs.publication.transactions import Publishers
 from spark_jobs.runtime.checkpoints.blocked_publication import Blocking
@@ -65,57 +54,32 @@ from spark_jobs.runtime.driver.metrics_export import MetricsExport
 from spark_jobs.runtime.driver.shared_storage import check_shared
 from spark_jobs.runtime.driver.shown_logs import shown
 from spark_jobs.runtime.open_requests import OpenRequests, UnfinishedStop
-from spark_jobs.runtime.planned_pipeline import find_places, plan_pipeline
 from spark_jobs.runtime.round_run import RoundRun
 from spark_jobs.runtime.running_pipeline import RunningPipeline
 from spark_jobs.runtime.spark.direct_checkpoint_files import write_directly
 from spark_jobs.runtime.spark.session import SHUFFLE_PARTITIONS, jvm_has_ended, session_for_run
 from spark_jobs.runtime.spark.spark_errors import full, without_stack
-from spark_jobs.runtime.spark.spark_facts import CAN_REPARTITION, SPARK_MINOR
-from spark_jobs.runtime.spark.spark_log import SparkLog, checkpoint_directory
 from spark_jobs.runtime.stages.lost_input import is_half_done
 from spark_jobs.runtime.stages.round_site import RoundSite
-from spark_jobs.runtime.start.adoption import check_stages, old_offsets
-from spark_jobs.runtime.start.attempt import begin_attempt, build_work_directory, check_first, why_not_continued
-from spark_jobs.runtime.start.beginnings import behind_stages, in_sources, without
+from spark_jobs.runtime.start.attempt import begin_attempt, build_work_directory, check_first
+from spark_jobs.runtime.start.begin_round import begin_round
 from spark_jobs.runtime.start.decision import (
     NO_PAST,
     Answer,
-    Begin,
     BeginFromSavepoint,
     BeginIncarnation,
-    Continue,
-    Decision,
     HomeFacts,
-    check_parameters,
-    check_spark,
-    decide,
-    goes_on_from,
-    inputs_to_renew,
-    interrupted_round,
-    replace_round,
     replaced_round,
-    stage_fates,
 )
 from spark_jobs.runtime.start.early_copy import EarlyCopy, early_copy
-from spark_jobs.runtime.start.facts import look_at_savepoint, read_facts
-from spark_jobs.runtime.start.incarnations import check_new_stages, check_replacement, close_abandoned
-from spark_jobs.runtime.start.lost_sources import log_of_cut, predict_losses
-from spark_jobs.runtime.start.savepoint_start import SavepointStart, savepoint_start
+from spark_jobs.runtime.start.facts import read_facts
+from spark_jobs.runtime.start.incarnations import close_abandoned
 from spark_jobs.runtime.start.source_identity import (
-    FoundSource,
     SettledSources,
-    Sources,
-    check_names,
-    ended_sources,
-    find_sources,
-    settle,
-    sources_before,
 )
 from spark_jobs.runtime.start.start_plan import StartPlan
-from spark_jobs.runtime.start.static_versions import replaced_statics
-from spark_jobs.runtime.start.waiting_rows import Waiting, check_waiting, gained_columns, waiting_in_checkpoint, waiting_in_work
-from spark_jobs.runtime.tables.store_requirements import check_conditional_writes, check_stores
+from spark_jobs.runtime.start_planner import StartPlanner
+from spark_jobs.runtime.tables.store_requirements import check_conditional_writes
 from spark_jobs.runtime.tables.table_places import TablePlace
 from spark_jobs.runtime.tables.tombstones import Tombstones
 from spark_jobs.storage.files import Files, local_path
@@ -147,6 +111,10 @@ class Application:
     """False if the home had no document when ``pipeline`` was made."""
     watch: Callable[[Heartbeat], Callable[[], None]] = lambda heartbeat: lambda: None
     open_directory: Callable[[str], Files] = table_files
+
+    @property
+    def _planner(self) -> StartPlanner:
+        return StartPlanner(self.graph, self.parameters, self.home, self.pipeline)
 
     def begin(self, request: StartRequest) -> StartResponse:
         """Plans the first start of a home, claims the home, writes the request, and answers it as :meth:`answer` does.
@@ -191,13 +159,13 @@ class Application:
             check: Called between the steps. Its exceptions are raised.
         """
         check()
-        facts, decision = self._decide(request, NO_PAST)
+        facts, decision = self._planner.decided(request, NO_PAST)
         assert not isinstance(decision, Answer), "a home without a checkpoint has no answer"
-        start = self._savepoint_start(request, facts, decision)
+        start = self._planner.savepoint(request, facts, decision)
         spark = self.start_spark()
         check_shared(spark, self.home)
         check()
-        plan = self._plan(request, decision, facts, start, spark)
+        plan = self._planner.plan(request, decision, facts, start, spark)
         check_conditional_writes(spark, plan.places)
         check()
         return plan
@@ -284,11 +252,11 @@ class Application:
         earlier = self._earlier_answer_of_run(request, facts)
         if earlier is not None:
             return earlier
-        facts, decision = self._decide(request, facts)
+        facts, decision = self._planner.decided(request, facts)
         if isinstance(decision, Answer):
             return self._answer_again(request, decision.manifest, abandoned=decision.manifest.incarnation != facts.incarnation)
         check_first(self.home, request)
-        start = self._savepoint_start(request, facts, decision)
+        start = self._planner.savepoint(request, facts, decision)
         if unfinished is not None and not isinstance(decision, BeginIncarnation):
             raise unfinished.error
 
@@ -296,7 +264,7 @@ class Application:
             check_shared(spark, self.home)
             if isinstance(decision, BeginFromSavepoint) and decision.checkpoint is not None:
                 publish(self.home, decision.checkpoint, by_policy=True, publishers=publishers)
-            plan = self._plan(request, decision, facts, start, spark)
+            plan = self._planner.plan(request, decision, facts, start, spark)
             check_conditional_writes(spark, plan.places)
             return plan
 
@@ -373,7 +341,7 @@ class Application:
             close_abandoned(self.home, self.pipeline.uuid, attempt, sinks, publishers, tombstones, plan.reached)
             if start:
                 start.close_origin(publishers)
-            round_document = self._begin_round(request, plan, attempt)
+            round_document = begin_round(self.home, self.graph, self.parameters, request, plan, attempt)
             LossLedger(self.home).undo(round_document.undoes, round_document.round)
             if start:
                 attempt = start.bring_in(attempt, round_document, self.graph)
@@ -407,175 +375,12 @@ class Application:
             The checkpoint that answers the start, if nothing would run.
         """
         check_free(self.home, request)
-        facts, decision = self._decide(request, read_facts(self.home))
+        facts, decision = self._planner.decided(request, read_facts(self.home))
         if isinstance(decision, Answer):
             return decision.manifest
-        start = self._savepoint_start(request, facts, decision)
-        plan = self._plan(request, decision, facts, start, self.start_spark())
-        return replace(plan, gone=self._lost_rows(request, plan))
-
-    def _decide(self, request: StartRequest, facts: HomeFacts) -> tuple[HomeFacts, Decision]:
-        """Returns the facts with the request's savepoint, and the decision."""
-        LossLedger(self.home).check_backfill(request.backfill, request.run, facts.incarnation)
-        facts = look_at_savepoint(request, facts)
-        refreshed = refreshed_stages(self.graph, request.full_refresh)
-        return facts, decide(request, facts, self.parameters.public(), self.graph.describe(), refreshed)
-
-    def _savepoint_start(
-        self, request: StartRequest, facts: HomeFacts, decision: Continue | Begin | BeginIncarnation
-    ) -> SavepointStart | None:
-        """Checks the request against the decision. Returns the savepoint that the start begins with, if there is one."""
-        check_spark(decision, request, facts, SPARK_MINOR, can_repartition=CAN_REPARTITION)
-        check_names(self.graph, request.new_sources, statics=True)
-        check_names(self.graph, request.accept_data_loss)
-        return savepoint_start(self.home, self.pipeline, request, facts, decision)
-
-    def _lost_rows(self, request: StartRequest, plan: StartPlan) -> Sequence[Loss]:
-        """Returns the lost rows of sources that the start would leave out. Checks nothing if its savepoint is in another place."""
-        decision, state = plan.decision, plan.goes_on_from
-        goes_on = decision.round if isinstance(decision, Continue) else None
-        read_on = {name: known for name, known in plan.settled.sources.items() if name not in plan.settled.renewed}
-        stages = [StageName(each.stage) for each in with_fate(plan.stages, Fate.CONTINUES)]
-        if goes_on is not None and why_not_continued(self.home, request, plan.facts) is None:
-            work = self.home.below(plan.facts.newest.work_directory.path)
-            logs = {name: SparkLog(work, checkpoint_directory(name)) for name in stages}
-        elif state is None and goes_on is None:
-            return ()  # no position was read before, so no row can be lost
-        elif state is not None and CheckpointStore(self.home).kept(state.checkpoint) != state:
-            return ()
-        else:
-            cuts = state.stages if state else {}
-            logs = {name: log_of_cut(self.home, name, cuts.get(name)) for name in stages}
-        left_out = {*request.accept_data_loss, *self.graph.skips_what_is_gone}
-        return predict_losses(self.home, self.graph, plan.planned, logs, read_on, goes_on, left_out)
-
-    def _plan(
-        self,
-        request: StartRequest,
-        decision: Continue | Begin | BeginIncarnation,
-        facts: HomeFacts,
-        start: SavepointStart | None,
-        spark: SparkSession,
-    ) -> StartPlan:
-        """Plans a start by checking its sources, tables and functions. Writes nothing."""
-        adopted = {} if isinstance(decision, Continue) else old_offsets(self.graph, decision.adopt_offsets)
-        session = session_for_run(spark)
-        places = find_places(self.graph, self.parameters, spark)
-        tables = {sink: place.uri for sink, place in places.items()}
-        check_places(self.home, tables, begins=False)
-        self._refuse_unknown_rows(decision, facts, places)
-        reached = start.check(places) if start else None
-        check_stores(spark, self.home, places)
-        planned = plan_pipeline(self.graph, self.parameters, session, places)
-        sources, settled = self._look_at_sources(request, decision, facts, session, adopted)
-        archives = archive_places(self.graph.archives(self.parameters))
-        check_sources(self.home, tables, [*source_places(settled.sources), *archives], planned.partitioned)
-        if settled.replaces_round:
-            decision = replace_round(decision, facts)
-            offsets = {name: place for name, place in decision.adopt_offsets.items() if name not in settled.renewed}
-            adopted = old_offsets(self.graph, offsets)
-            settled = replace(settled, before=self._sources_before(decision, facts))
-        returned = {name: stage.frame.schema for name, stage in planned.stages.items()}
-        check_waiting(returned, self._waiting(request, decision, facts), gained_columns(settled.before, settled.sources))
-        check_stages(self.graph, session, planned.stages, adopted)
-        losses = self._losses_by_tidying(request, decision, places, spark, self._tidying(session))
-        fates = stage_fates(decision, facts, self.graph.describe())
-        self._check_empty_stages(decision, fates, places, spark)
-        return StartPlan(
-            decision=decision,
-            facts=facts,
-            stages=fates,
-            savepoint=start,
-            reached=reached,
-            places=places,
-            tables=planned.tables,
-            planned=planned.stages,
-            settled=settled,
-            begins_now=self._begins_now(decision, facts, sources, settled),
-            adopted=adopted,
-            losses=losses,
-        )
-
-    def _refuse_unknown_rows(
-        self, decision: Continue | Begin | BeginIncarnation, facts: HomeFacts, places: Mapping[SinkName, TablePlace]
-    ) -> None:
-        """Refuses tables with rows of checkpoints that the home does not have."""
-        if facts.incarnation is None or isinstance(decision, BeginIncarnation):
-            return
-        for sink, place in places.items():
-            app = app_id(self.pipeline.uuid, facts.incarnation, sink)
-            refuse_unknown(CheckpointStore(self.home), decision.parent, sink, place.uri, app)
-
-    def _look_at_sources(
-        self,
-        request: StartRequest,
-        decision: Continue | Begin | BeginIncarnation,
-        facts: HomeFacts,
-        session: SparkSession,
-        adopted: Mapping[InputName, AdoptedOffsets],
-    ) -> tuple[dict[InputName, FoundSource], SettledSources]:
-        """Returns the sources as they are now, and those that the stages read."""
-        to_renew = inputs_to_renew(request, decision)
-        if isinstance(decision, Continue):
-            asked = self.graph.statics.keys() & request.new_sources
-            to_renew |= replaced_statics(self.graph, self.home, decision.round, session, self.parameters.values, asked - to_renew)
-            ended = ended_sources(self.graph, facts.head, decision.round.round, to_renew)
-        else:
-            ended = ended_sources(self.graph, goes_on_from(decision, facts), None)
-        before = self._sources_before(decision, facts)
-        known = {name: each for name, each in before.items() if name not in to_renew}
-        mask = masking(self.parameters.secrets)
-        sources = find_sources(self.graph, session, self.parameters.values, mask, before=known, ended=ended, adopted=adopted)
-        return sources, self._settle(request, decision, facts, sources, before, to_renew)
-
-    def _losses_by_tidying(
-        self,
-        request: StartRequest,
-        decision: Continue | Begin | BeginIncarnation,
-        places: Mapping[SinkName, TablePlace],
-        spark: SparkSession,
-        tidying: Tidying,
-    ) -> Sequence[Loss]:
-        """Checks the tables of stages that are computed again. Returns losses: their input files that were archived or deleted since."""
-        if not isinstance(decision, BeginIncarnation):
-            return ()
-        replaces = decision.on_rewind is OnRewind.REPLACE
-        stages = [stage for name, stage in self.graph.stages.items() if replaces or name in decision.refreshed]
-        if not stages:
-            return ()
-        check_replacement(self.pipeline.uuid, stages, places, Publishers(lambda: spark, in_driver=True))
-        return tidying.missing_files(stages, request.accept_data_loss)
-
-    def _check_empty_stages(
-        self,
-        decision: Continue | Begin | BeginIncarnation,
-        fates: Sequence[StageFate],
-        places: Mapping[SinkName, TablePlace],
-        spark: SparkSession,
-    ) -> None:
-        """Checks the tables of stages that a savepoint has no state for, and that read their sources from the beginning."""
-        if not isinstance(decision, BeginFromSavepoint) or decision.on_rewind is not OnRewind.REFUSE:
-            return
-        empty = [self.graph.stages[StageName(each.stage)] for each in with_fate(fates, Fate.STARTS_EMPTY)]
-        again = [stage for stage in empty if stage.begin is BeginAt.EARLIEST and stage.name not in decision.refreshed]
-        check_new_stages(self.pipeline.uuid, again, places, Publishers(lambda: spark, in_driver=True))
-
-    def _begins_now(
-        self,
-        decision: Continue | Begin | BeginIncarnation,
-        facts: HomeFacts,
-        sources: Mapping[InputName, FoundSource],
-        settled: SettledSources,
-    ) -> Mapping[StageName, Mapping[InputName, tuple[KnownSource, ...]]]:
-        """Returns the beginning in each source for each stage that begins now."""
-        state = goes_on_from(decision, facts)
-        if state is None or isinstance(decision, Continue):
-            return {}
-        if isinstance(decision, BeginIncarnation):
-            refreshed = decision.refreshed
-        else:
-            refreshed = frozenset(facts.newest_attempt.refreshed if facts.newest_attempt else ())
-        return in_sources(state, self.graph, settled, sources, refreshed)
+        start = self._planner.savepoint(request, facts, decision)
+        plan = self._planner.plan(request, decision, facts, start, self.start_spark())
+        return replace(plan, gone=self._planner.lost_rows(request, plan))
 
     def _earlier_answer_of_run(self, request: StartRequest, facts: HomeFacts) -> StartResponse | None:
         """Returns the run's earlier answer if its checkpoint was a stop's or was discarded, and the pipeline has gone on since."""
@@ -635,25 +440,6 @@ class Application:
         if run.parent is not None:
             run.blocking.publish_or_block(run.parent, run.publishers)
 
-    def _settle(
-        self,
-        request: StartRequest,
-        decision: Continue | Begin | BeginIncarnation,
-        facts: HomeFacts,
-        found: Mapping[InputName, FoundSource],
-        before: Sources,
-        to_renew: Collection[InputName],
-    ) -> SettledSources:
-        """Compares the sources with those that were read before. Writes nothing."""
-        newest = goes_on_from(decision, facts) or facts.head
-        if newest is not None and newest.drained and isinstance(decision, BeginFromSavepoint):
-            newest = None  # such a start resets every watermark to its value before the drain
-        is_drained = newest is not None and any(cut.drain_batches for cut in newest.stages.values())
-        settled = settle(found, before, request.new_sources, newest if is_drained else None, to_renew=to_renew)
-        if isinstance(decision, Continue) and not settled.replaces_round:
-            check_parameters(decision.round, self.parameters.public())
-        return settled
-
     def _tidying(self, session: SparkSession) -> Tidying:
         return Tidying(self.home, self.graph, self.graph.archives(self.parameters), session)
 
@@ -663,82 +449,6 @@ class Application:
             return False
         work = self.home.below(facts.newest_attempt.work_directory.path)
         return any(is_half_done(work, name) for name in self.graph.stages)
-
-    def _waiting(self, request: StartRequest, decision: Continue | Begin | BeginIncarnation, facts: HomeFacts) -> Waiting:
-        """Returns the rows that earlier code has staged and that the stages will read."""
-        if isinstance(decision, Continue) and why_not_continued(self.home, request, facts) is None:
-            with suppress(CorruptDocumentError, NotFoundError):  # damaged files are taken from the checkpoint
-                return waiting_in_work(self.home.below(facts.newest.work_directory.path), self.graph, decision.round.begins)
-        state = goes_on_from(decision, facts)
-        return waiting_in_checkpoint(state, self.graph) if state else {}
-
-    def _sources_before(self, decision: Continue | Begin | BeginIncarnation, facts: HomeFacts) -> Sources:
-        """Returns the sources of the interrupted round, or of the checkpoint that the start goes on from."""
-        interrupted = interrupted_round(decision)
-        if interrupted is not None:
-            return sources_before(interrupted, facts.head)
-        return sources_before(None, goes_on_from(decision, facts))
-
-    def _begin_round(
-        self,
-        request: StartRequest,
-        plan: StartPlan,
-        attempt: AttemptDocument,
-    ) -> RoundDocument:
-        """Returns the round of the attempt: the interrupted one, or a new one. Its document is durable on return."""
-        rounds, decision, settled = Rounds(self.home), plan.decision, plan.settled
-        if isinstance(decision, Continue):
-            return decision.round
-        interrupted = replaced_round(decision)
-        if interrupted is not None:
-            changed = {
-                "round": attempt.round,
-                "run": request.run,
-                "incarnation": attempt.incarnation,
-                "begun_at": datetime.now(UTC),
-            }
-            changed |= {"parameters": self.parameters.public(), "sources": dict(settled.sources), "adopted": dict(plan.adopted)}
-            changed |= {"begins_now": without(settled.renewed, interrupted.begins_now)}
-            is_read = plan.facts.head is not None and plan.facts.head.round == interrupted.round
-            changed |= {"new_sources": tuple(sorted(settled.renewed.union(() if is_read else interrupted.new_sources)))}
-            done = interrupted.taken_anew if interrupted.run == request.run else ()
-            changed |= {"taken_anew": tuple(sorted(settled.renewed_inputs.union(done)))}
-            recorded = Rounds(self.home).losses(interrupted.round)
-            carried = carried_losses(recorded, plan.goes_on_from, settled.renewed)
-            older = [loss for loss in request.backfill if loss not in carried["losses"]]
-            changed |= carried | {"losses": (*carried["losses"], *older), "for_backfill": bool(request.backfill)}
-            following = interrupted.model_copy(update=changed)
-            self._pin_same_ends(interrupted, following, plan)
-            return rounds.begin(following)
-        LossLedger(self.home).record(attempt.round, attempt, plan.losses, request.accept_data_loss)
-        return rounds.begin(
-            RoundDocument(
-                round=attempt.round,
-                run=request.run,
-                incarnation=attempt.incarnation,
-                on_end=self.graph.on_end,
-                publish=request.publish,
-                parameters=self.parameters.public(),
-                graph=self.graph.describe(),
-                adopted=dict(plan.adopted),
-                begins=behind_stages(plan.goes_on_from, self.graph) if plan.goes_on_from else {},
-                begins_now=dict(plan.begins_now),
-                sources=dict(settled.sources),
-                new_sources=tuple(sorted(settled.renewed)),
-                taken_anew=tuple(sorted(settled.renewed_inputs)),
-                begun_at=datetime.now(UTC),
-            )
-        )
-
-    def _pin_same_ends(self, interrupted: RoundDocument, following: RoundDocument, plan: StartPlan) -> None:
-        """Gives a round the pinned ends of the round that it replaces.
-
-        It is called before the round begins, so that no round begins without pinned ends if this process dies.
-        """
-        rounds = Rounds(self.home)
-        for source in self.graph.sources.keys() - plan.settled.renewed:
-            if pinned := rounds.pinned(interrupted.round, source):
-                rounds.pin(following.round, pinned)
 
     def _site(
         self,
@@ -776,26 +486,6 @@ class Application:
             sources=settled.sources,
             losses=list(left_out.losses),
         )
-
-
-def carried_losses(
-    recorded: Sequence[Loss], before: Manifest | None, renewed: Collection[InputName]
-) -> dict[str, tuple[LossId, ...]]:
-    """Returns the losses of a replaced round as fields of the new one.
-
-    Args:
-        recorded: All losses of the replaced round.
-        before: The checkpoint from which the new round goes on. It contains the losses that it names, and those of earlier rounds.
-        renewed: Sources that the new round reads from their beginning.
-    """
-    named = {*(loss.id for loss in before.losses), *before.backfilled} if before else set()
-    ids = {loss.id: loss.input for loss in recorded if loss.id is not None}
-    carried = [
-        loss
-        for loss, source in ids.items()
-        if before is not None and source not in renewed and (loss in named or position_of_loss(loss)[0] < before.round)
-    ]
-    return {"losses": tuple(carried), "undoes": tuple(loss for loss in ids if loss not in carried)}
 
 
 def _earlier_answer(channel: Channel, request: StartRequest) -> StartResponse | None:

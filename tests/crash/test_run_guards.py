@@ -152,6 +152,7 @@ def set_clocks(monkeypatch: pytest.MonkeyPatch, year: int) -> None:
         "control.channel",
         "control.liveness",
         "runtime.application",
+        "runtime.start.begin_round",
         "runtime.checkpoints.checkpoint_try",
         "runtime.driver.heartbeat",
     ):

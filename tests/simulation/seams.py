@@ -18,7 +18,7 @@ from spark_jobs.protocol import codec, ids
 from spark_jobs.protocol.documents import StageState
 from spark_jobs.protocol.errors import HomeInUseError
 from spark_jobs.publication import delta_rs, holds, staged_files
-from spark_jobs.runtime import application, round_run, running_pipeline
+from spark_jobs.runtime import application, round_run, running_pipeline, start_planner
 from spark_jobs.runtime.checkpoints import (
     answers,
     blocked_publication,
@@ -167,11 +167,11 @@ def simulated(site: Site) -> Iterator[pytest.MonkeyPatch]:
         (checkpoint_requests, "driver_at_work", lambda files: True),
         # Spark and Delta
         (application, "check_shared", lambda *_: None),
-        (application, "session_for_run", lambda spark: spark),
+        *((module, "session_for_run", lambda spark: spark) for module in (application, start_planner)),
         (application, "Tombstones", _Tombstones),
-        (application, "plan_pipeline", lambda *_: PlannedPipeline({}, {})),
-        (application, "check_stages", lambda *_: None),
-        (application, "find_sources", lambda *_, **__: {}),
+        (start_planner, "plan_pipeline", lambda *_: PlannedPipeline({}, {})),
+        (start_planner, "check_stages", lambda *_: None),
+        (start_planner, "find_sources", lambda *_, **__: {}),
         (running_stage, "application_has_ended", lambda spark: False),
         *(
             (module, "QuietQueries", SimpleNamespace(during=lambda session: nullcontext()))

@@ -18,7 +18,7 @@ from spark_jobs.control.checkpoint_requests import CheckpointRequests
 from spark_jobs.control.lease import AttemptLease
 from spark_jobs.control.liveness import driver_at_work, holding
 from spark_jobs.control.status import write_status
-from spark_jobs.home.layout import DRIVER_LOCK, loss_id
+from spark_jobs.home.layout import DRIVER_LOCK
 from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, CheckpointResponse, Wanted
 from spark_jobs.protocol.checkpointing import CheckpointOverrides
 from spark_jobs.protocol.documents import (
@@ -44,25 +44,23 @@ from spark_jobs.protocol.errors import (
 )
 from spark_jobs.protocol.ids import (
     IncarnationId,
-    InputName,
     PipelineName,
     RequestId,
     RoundNumber,
     RunId,
-    StageName,
     WorkDirectoryId,
 )
-from spark_jobs.protocol.losses import LostFile, LostFiles
 from spark_jobs.protocol.start_requests import StartOptions, StartRequest
 from spark_jobs.publication.publisher import publish
-from spark_jobs.runtime.application import Application, carried_losses
+from spark_jobs.runtime.application import Application
 from spark_jobs.runtime.launch import launch, launch_requested, plan
+from spark_jobs.runtime.start_planner import StartPlanner
 from spark_jobs.storage.files import create_document, local_path
 from spark_jobs.storage.local import LocalFiles
 from spark_jobs.storage.open import open_files
 from tests.support import small_pipeline
 from tests.support.attempts import attempt
-from tests.support.staged_pipeline import CHECKPOINTING, HOURLY, NOW, StagedPipeline, a_manifest, path_of
+from tests.support.staged_pipeline import CHECKPOINTING, HOURLY, NOW, StagedPipeline, path_of
 
 
 class SparkStartedError(Exception):
@@ -150,7 +148,7 @@ class FirstStart:
         """For each attempt, whether it has the plan that was made before the claim."""
         for name in ("check_shared", "check_conditional_writes"):
             monkeypatch.setattr(f"spark_jobs.runtime.application.{name}", lambda *_: None)
-        monkeypatch.setattr(Application, "_plan", lambda *_: self.plan())
+        monkeypatch.setattr(StartPlanner, "plan", lambda *_: self.plan())
         monkeypatch.setattr(Application, "_run", lambda *_: self.carry_out(False))
         monkeypatch.setattr(Application, "_carry_out", lambda *_: self.carry_out(True))
 
@@ -451,7 +449,7 @@ class StoppedHome(Home):
         replaced |= {"jvm_lock": lambda *_: SimpleNamespace(release=lambda: None), "begin_attempt": begin}
         for name, function in replaced.items():
             monkeypatch.setattr(f"spark_jobs.runtime.application.{name}", function)
-        monkeypatch.setattr(Application, "_plan", plan)
+        monkeypatch.setattr(StartPlanner, "plan", plan)
         self.start = lambda: NO_SESSION
 
     def answer(self) -> CheckpointResponse | None:
@@ -574,20 +572,3 @@ def test_a_stopped_run_gets_its_answer_again_after_a_fresh_start_without_a_check
     again = home.channel.request_start(stopped.run, parameters=stopped.parameters)
     assert launch_requested(small_pipeline.pipeline, home.files, again.request, no_spark).checkpoint == head.checkpoint
     assert home.channel.attempts.numbers() == [stopped.attempt, home.request.attempt]
-
-
-def test_a_round_that_replaces_another_keeps_its_losses_up_to_the_checkpoint_and_undoes_the_others() -> None:
-    def lost(number: int, source: str = "rows") -> LostFiles:
-        return LostFiles(
-            id=loss_id(RoundNumber(1), number),
-            input=InputName(source),
-            stage=StageName("copy"),
-            files=(LostFile(path=str(number)),),
-        )
-
-    recorded = [lost(1), lost(2, "clicks"), lost(3)]
-    before = a_manifest(1, losses=tuple(recorded[:2]))
-    assert carried_losses(recorded, before, ()) == {"losses": ("1-1", "1-2"), "undoes": ("1-3",)}
-    assert carried_losses(recorded, before, [InputName("clicks")]) == {"losses": ("1-1",), "undoes": ("1-2", "1-3")}
-    assert carried_losses(recorded, None, ()) == {"losses": (), "undoes": ("1-1", "1-2", "1-3")}
-    assert carried_losses(recorded, a_manifest(2), ()) == {"losses": ("1-1", "1-2", "1-3"), "undoes": ()}, "of earlier rounds"

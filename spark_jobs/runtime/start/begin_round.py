@@ -1,0 +1,106 @@
+"""The round of an attempt: the interrupted one, one that takes its place, or a new one."""
+
+from collections.abc import Collection, Sequence
+from datetime import UTC, datetime
+
+from spark_jobs.api.graph import Graph
+from spark_jobs.api.parameters import BoundParameters
+from spark_jobs.control.losses import LossLedger
+from spark_jobs.control.rounds import Rounds
+from spark_jobs.home.layout import position_of_loss
+from spark_jobs.protocol.documents import AttemptDocument, Manifest, RoundDocument
+from spark_jobs.protocol.ids import InputName, LossId
+from spark_jobs.protocol.losses import Loss
+from spark_jobs.protocol.start_requests import StartRequest
+from spark_jobs.runtime.start.beginnings import behind_stages, without
+from spark_jobs.runtime.start.decision import Continue, replaced_round
+from spark_jobs.runtime.start.start_plan import StartPlan
+from spark_jobs.storage.files import Files
+
+
+def begin_round(
+    home: Files, graph: Graph, parameters: BoundParameters, request: StartRequest, plan: StartPlan, attempt: AttemptDocument
+) -> RoundDocument:
+    """Returns the round of an attempt: the interrupted one, or a new one. Its document is durable on return.
+
+    Args:
+        home: The home.
+        graph: The pipeline.
+        parameters: Its parameters.
+        request: The start request.
+        plan: The plan of the start.
+        attempt: The attempt, which has begun.
+    """
+    rounds, decision, settled = Rounds(home), plan.decision, plan.settled
+    if isinstance(decision, Continue):
+        return decision.round
+    interrupted = replaced_round(decision)
+    if interrupted is not None:
+        changed = {
+            "round": attempt.round,
+            "run": request.run,
+            "incarnation": attempt.incarnation,
+            "begun_at": datetime.now(UTC),
+        }
+        changed |= {"parameters": parameters.public(), "sources": dict(settled.sources), "adopted": dict(plan.adopted)}
+        changed |= {"begins_now": without(settled.renewed, interrupted.begins_now)}
+        is_read = plan.facts.head is not None and plan.facts.head.round == interrupted.round
+        changed |= {"new_sources": tuple(sorted(settled.renewed.union(() if is_read else interrupted.new_sources)))}
+        done = interrupted.taken_anew if interrupted.run == request.run else ()
+        changed |= {"taken_anew": tuple(sorted(settled.renewed_inputs.union(done)))}
+        recorded = rounds.losses(interrupted.round)
+        carried = carried_losses(recorded, plan.goes_on_from, settled.renewed)
+        older = [loss for loss in request.backfill if loss not in carried["losses"]]
+        changed |= carried | {"losses": (*carried["losses"], *older), "for_backfill": bool(request.backfill)}
+        following = interrupted.model_copy(update=changed)
+        _pin_same_ends(rounds, graph, interrupted, following, plan)
+        return rounds.begin(following)
+    LossLedger(home).record(attempt.round, attempt, plan.losses, request.accept_data_loss)
+    return rounds.begin(
+        RoundDocument(
+            round=attempt.round,
+            run=request.run,
+            incarnation=attempt.incarnation,
+            on_end=graph.on_end,
+            publish=request.publish,
+            parameters=parameters.public(),
+            graph=graph.describe(),
+            adopted=dict(plan.adopted),
+            begins=behind_stages(plan.goes_on_from, graph) if plan.goes_on_from else {},
+            begins_now=dict(plan.begins_now),
+            sources=dict(settled.sources),
+            new_sources=tuple(sorted(settled.renewed)),
+            taken_anew=tuple(sorted(settled.renewed_inputs)),
+            begun_at=datetime.now(UTC),
+        )
+    )
+
+
+def _pin_same_ends(rounds: Rounds, graph: Graph, interrupted: RoundDocument, following: RoundDocument, plan: StartPlan) -> None:
+    """Gives a round the pinned ends of the round that it replaces.
+
+    It is called before the round begins, so that no round begins without pinned ends if this process dies.
+    """
+    for source in graph.sources.keys() - plan.settled.renewed:
+        if pinned := rounds.pinned(interrupted.round, source):
+            rounds.pin(following.round, pinned)
+
+
+def carried_losses(
+    recorded: Sequence[Loss], before: Manifest | None, renewed: Collection[InputName]
+) -> dict[str, tuple[LossId, ...]]:
+    """Returns the losses of a replaced round as fields of the new one.
+
+    Args:
+        recorded: All losses of the replaced round.
+        before: The checkpoint from which the new round goes on. It contains the losses that it names, and those of earlier rounds.
+        renewed: Sources that the new round reads from their beginning.
+    """
+    named = {*(loss.id for loss in before.losses), *before.backfilled} if before else set()
+    ids = {loss.id: loss.input for loss in recorded if loss.id is not None}
+    carried = [
+        loss
+        for loss, source in ids.items()
+        if before is not None and source not in renewed and (loss in named or position_of_loss(loss)[0] < before.round)
+    ]
+    return {"losses": tuple(carried), "undoes": tuple(loss for loss in ids if loss not in carried)}
