@@ -18,7 +18,6 @@ Invariants:
 3. A process that only reads documents needs no cache, and never asks for its place.
 """
 
-import os
 import re
 from collections.abc import Callable, Generator, Iterable
 from contextlib import closing, suppress
@@ -40,6 +39,7 @@ from spark_jobs.protocol.errors import (
 from spark_jobs.storage.files import READ_MAX_BYTES, Digest, Files, is_mounted
 from spark_jobs.storage.local import LocalFiles
 from spark_jobs.storage.open import open_place
+from spark_jobs.storage.user_cache import user_cache
 
 T = TypeVar("T")
 
@@ -106,7 +106,7 @@ class HomeInStore:
             MissingRequirementError: This user has no directory for caches.
         """
         if self._cache is None:
-            self._cache = LocalFiles(_user_caches(self.url)).below(cache_name(self.url))
+            self._cache = LocalFiles(_caches(self.url)).below(cache_name(self.url))
         return self._cache
 
     @property
@@ -254,11 +254,10 @@ def cache_name(url: str) -> str:
     return f"{last}-{sha256(url.encode())[:16]}"
 
 
-def _user_caches(url: str) -> Path:
-    """Returns the directory of this user's caches."""
-    with suppress(RuntimeError):
-        caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        return caches.absolute() / "spark-jobs" / "homes"
+def _caches(url: str) -> Path:
+    """Returns the directory of the caches of this user's homes."""
+    if own := user_cache():
+        return own / "homes"
     raise MissingRequirementError(
         f"The home {url} needs a directory on this host's disk for Spark's running queries, but this user has no home directory.",
         remedy="Set XDG_CACHE_HOME to a directory for caches.",

@@ -17,6 +17,7 @@ from urllib.parse import unquote, urlsplit
 from spark_jobs.protocol.spark_settings import PACKAGES
 from spark_jobs.runtime.spark.spark_facts import SPARK_VERSION
 from spark_jobs.storage.plain_files import open_plain
+from spark_jobs.storage.user_cache import user_cache
 
 _LIST_MAX_BYTES = 1 << 20
 _RESOLUTION = (
@@ -46,7 +47,7 @@ class DeltaJars:
         self._given = [jar for jar in settings.get("spark.jars", "").split(",") if jar]
         self._usable = not packages and not any(key in settings for key in _RESOLUTION)
         name = f"delta-{version('delta-spark')}-spark-{SPARK_VERSION}.jars"
-        self._list = (cache or _user_cache()) / name
+        self._list = (cache or user_cache() or Path("/nonexistent")) / name  # a user without a home: nothing is remembered
 
     def setting(self) -> str | None:
         """Returns ``spark.jars`` with the user's own jars and Delta's, or None if Spark has to run Ivy."""
@@ -96,12 +97,6 @@ class DeltaJars:
         if found.st_uid not in (self._user, 0) or found.st_mode & others:
             raise PermissionError(errno.EPERM, "others may have written it")
         return found
-
-
-def _user_cache() -> Path:
-    with suppress(RuntimeError):
-        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "spark-jobs"
-    return Path("/nonexistent")  # a user without a home: nothing is remembered
 
 
 def _path(jar: str) -> str:
