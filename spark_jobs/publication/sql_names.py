@@ -1,4 +1,4 @@
-"""Quotes names and texts for Spark's SQL, with any characters."""
+"""Quotes names for Spark's SQL, with any characters."""
 
 from os import PathLike
 
@@ -11,9 +11,3 @@ def quoted(name: str) -> str:
 def delta_at(path: str | PathLike[str]) -> str:
     """Returns the name of the Delta table in a directory."""
     return f"delta.{quoted(str(path))}"
-
-
-def literal(value: str) -> str:
-    """Returns a literal for exactly this text."""
-    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"

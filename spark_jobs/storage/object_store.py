@@ -5,8 +5,8 @@ of up to 8 MiB. A larger copy looks for the name first, and is then put in parts
 one wins. It is visible when the last part is there. An answered put is durable. A put without an answer has written the whole object or
 nothing. Parts of an abandoned upload are invisible. A lifecycle rule of the bucket can delete them.
 
-Within a bucket of S3 the store itself copies larger objects. Their bytes are still read, for the digest. If the store has not copied
-exactly the object that was read, the copy is put in parts.
+Within a bucket of S3 the store itself copies larger objects, up to 256 MiB. Their bytes are still read, for the digest. If the store does
+not copy exactly the object that was read, the copy is put in parts.
 
 A store has no directories: a directory exists while there is an object below it. Azure may have them: Hadoop marks them by empty objects,
 and an account with a hierarchical namespace keeps one until it is deleted.

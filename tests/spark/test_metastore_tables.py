@@ -62,6 +62,6 @@ def test_a_missing_table_is_made_under_its_name_and_found_by_it(tmp_path: Path, 
     second = _run(tmp_path, table, schema)
     assert (first["existed"], second["existed"]) == (False, True)
     assert (first["ids"], second["ids"]) == ([1, 2], [1, 2, 3])
-    assert first["description"] == "made by its name"
+    assert (first["description"], first["type"]) == ("made by its name", "MANAGED")
     places = {urlsplit(unquote(each[key]))[1:3] for each in (first, second) for key in ("published into", "location")}
     assert places == {urlsplit(f"{schema}/orders")[1:3]}

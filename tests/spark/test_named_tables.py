@@ -137,25 +137,34 @@ def test_a_named_table_that_is_not_a_delta_table_is_refused(site: Site, schema: 
         site.run(_pipeline(site, f"{schema}.plain"))
 
 
-def _place(spark: SparkSession, name: str, staged_prefix: str | None = None) -> TablePlace:
+def _place(spark: SparkSession, name: str, staged_prefix: str = "1-") -> TablePlace:
     """The place of a table that the catalog did not have when the start was planned."""
     location = f"{spark.conf.get('spark.sql.warehouse.dir')}/named.db/{name}"
-    return TablePlace(table_uri(location), f"named.{name}", staged_prefix, location)
+    return TablePlace(table_uri(location), f"spark_catalog.named.{name}", staged_prefix, location)
+
+
+def _facts(spark: SparkSession, name: str) -> dict[str, str]:
+    return {row["col_name"]: row["data_type"] for row in spark.sql(f"DESCRIBE TABLE EXTENDED {name}").collect()}
+
+
+def test_a_new_table_belongs_to_its_catalog(spark: SparkSession, schema: str) -> None:
+    prepare_table(spark, _place(spark, "events"), spark.createDataFrame([(1,)], "id LONG"), TableDesign(), "copy")
+    assert _facts(spark, f"{schema}.events")["Type"] == "MANAGED"
 
 
 def test_a_table_whose_start_died_before_the_catalog_had_its_name_gets_it(spark: SparkSession, schema: str) -> None:
     place, rows = _place(spark, "events"), spark.createDataFrame([(1,)], "id LONG")
     created = prepare_table(spark, TablePlace(place.uri), rows, TableDesign(), "copy")
+    spark.sql(f"ALTER TABLE delta.`{spark_path(place.uri)}` SET TBLPROPERTIES ('closed.by' = 'the next start')")
     assert not spark.catalog.tableExists(f"{schema}.events")
     assert prepare_table(spark, place, rows, TableDesign(), "copy").metadata["id"] == created.metadata["id"]
     assert spark.table(f"{schema}.events").columns == ["id"]
 
 
-def test_a_used_table_that_the_catalog_does_not_know_by_the_name_is_refused(spark: SparkSession, schema: str) -> None:
+def test_a_table_with_rows_that_the_catalog_does_not_know_by_the_name_is_refused(spark: SparkSession, schema: str) -> None:
     place, rows = _place(spark, "events"), spark.createDataFrame([(1,)], "id LONG")
     rows.write.format("delta").save(spark_path(place.uri))
-    rows.write.format("delta").mode("append").save(spark_path(place.uri))
-    with pytest.raises(UnsupportedTableError, match="another Delta table is in the place of a new one") as refused:
+    with pytest.raises(UnsupportedTableError, match="there is a Delta table with rows where it would be created") as refused:
         plan_table(spark, place, rows, TableDesign(), "copy")
     assert refused.value.remedy is not None
     spark.sql(refused.value.remedy.split("run ")[1].split(". ")[0])
@@ -165,9 +174,16 @@ def test_a_used_table_that_the_catalog_does_not_know_by_the_name_is_refused(spar
 def test_a_new_table_gets_its_name_although_a_savepoint_has_brought_rows_into_its_directory(
     spark: SparkSession, schema: str
 ) -> None:
-    place, rows = _place(spark, "events", "1-"), spark.createDataFrame([(1,)], "id LONG")
+    place, rows = _place(spark, "events"), spark.createDataFrame([(1,)], "id LONG")
     table_files(place.uri).create("1-part.parquet", b"staged")
     prepare_table(spark, place, rows, TableDesign(comment="made by its name"), "copy")
-    found = spark.sql(f"DESCRIBE DETAIL {schema}.events").first()
-    assert found is not None
-    assert (found["description"], found["location"]) == ("made by its name", f"file:{spark_path(place.uri)}")
+    facts = _facts(spark, f"{schema}.events")
+    assert (facts["Comment"], facts["Location"]) == ("made by its name", f"file:{spark_path(place.uri)}")
+
+
+def test_the_catalogs_refusal_of_a_name_has_its_reason(spark: SparkSession, schema: str) -> None:
+    place, rows = _place(spark, "events"), spark.createDataFrame([(1,)], "id LONG")
+    prepare_table(spark, TablePlace(place.uri), rows, TableDesign(), "copy")
+    lost = TablePlace(place.uri, "spark_catalog.gone.events", location=place.location)
+    with pytest.raises(UnsupportedTableError, match=r"cannot be named spark_catalog\.gone\.events .*SCHEMA_NOT_FOUND"):
+        prepare_table(spark, lost, rows, TableDesign(), "copy")

@@ -61,6 +61,7 @@ def main(directory: Path, table: str, schema: str) -> None:
         "published into": sink.table,
         "location": detail["location"],
         "description": detail["description"],
+        "type": spark.catalog.getTable(table).tableType,
         "ids": sorted(row["id"] for row in spark.table(table).collect()),
     }
     spark.stop()

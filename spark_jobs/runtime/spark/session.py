@@ -528,8 +528,8 @@ def table_location(spark: SparkSession, name: str) -> str | None:
     return facts.get("Location") if facts.get("Provider", "").lower() == "delta" else None
 
 
-def default_location(spark: SparkSession, name: str) -> str | None:
-    """Returns the URL at which Spark's own catalog would create a table of this name. Returns None if another one creates it.
+def new_table(spark: SparkSession, name: str) -> tuple[str, str] | None:
+    """Returns the full name and the URL that a missing table would get in Spark's own catalog. Returns None if another one creates it.
 
     Raises:
         RejectedError: The catalog forgets its tables when Spark ends, or does not have the schema.
@@ -550,10 +550,12 @@ def default_location(spark: SparkSession, name: str) -> str | None:
             remedy=f"Run CREATE SCHEMA {schema[-1]} in Spark with this catalog, or correct the name.",
             table=name,
         )
-    database = java_class(spark, "scala.Option").apply(schema[-1] if schema else spark.catalog.currentDatabase())
-    identifier = java_class(spark, "org.apache.spark.sql.catalyst.TableIdentifier")(table, database)
+    database = schema[-1] if schema else spark.catalog.currentDatabase()
+    there = java_class(spark, "scala.Option").apply(database)
+    identifier = java_class(spark, "org.apache.spark.sql.catalyst.TableIdentifier")(table, there)
     session: Any = spark._jsparkSession
-    return str(session.sessionState().catalog().defaultTablePath(identifier).toString())
+    url = session.sessionState().catalog().defaultTablePath(identifier).toString()
+    return f"{SPARK_CATALOG}.{database}.{table}", str(url)
 
 
 def file_statuses(spark: SparkSession, paths: Iterable[str]) -> dict[str, tuple[int, int] | None]:

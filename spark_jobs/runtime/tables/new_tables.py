@@ -43,7 +43,7 @@ from spark_jobs.protocol.delta_log import DELTA_LOG, commit_name
 from spark_jobs.protocol.errors import AlreadyExistsError, UnsupportedTableError, first_line
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.publication.delta_rs import ENGINE
-from spark_jobs.publication.sql_names import delta_at, literal
+from spark_jobs.publication.sql_names import delta_at
 from spark_jobs.runtime.spark.session import SPARK_CATALOG, has_settings
 from spark_jobs.runtime.tables.schemas import mapped_names, nullable
 from spark_jobs.runtime.tables.table_places import TablePlace
@@ -96,9 +96,9 @@ def create_table(session: SparkSession, place: TablePlace, columns: StructType, 
     """
     columns = nullable(columns)
     with step(Step.TABLE_CREATE):
-        if place.name is not None and place.staged_prefix is None:
+        has_rows = _has_staged_rows(place, name)
+        if place.name is not None and not has_rows:
             return _build(session, place.name, spark_path(place.uri), columns, design, name)
-        _check_free(place, name)
         plain = is_plain(session, columns, design)
         made = _plain_table(columns, design) if plain else _table_of_delta(session, columns, design, name)
         files = table_files(place.uri)
@@ -113,10 +113,25 @@ def is_unnamed(session: SparkSession, place: TablePlace) -> bool:
     return place.name is not None and place.location is not None and not session.catalog.tableExists(place.name)
 
 
-def give_name(session: SparkSession, place: TablePlace) -> None:
-    """Enters an existing table into Spark's own catalog if it is addressed by a name that the catalog does not have."""
-    if place.location is not None and is_unnamed(session, place):
-        session.sql(f"CREATE TABLE IF NOT EXISTS {place.name} USING delta LOCATION {literal(place.location)}")
+def give_name(session: SparkSession, place: TablePlace, name: str) -> None:
+    """Enters an existing table into Spark's own catalog if it is addressed by a name that the catalog does not have.
+
+    Raises:
+        UnsupportedTableError: The catalog refuses it.
+    """
+    if place.name is None or not is_unnamed(session, place):
+        return
+    try:
+        session.catalog.createTable(place.name, path=place.location, source="delta")
+    except AnalysisException as error:
+        if is_unnamed(session, place):  # otherwise another start has named it
+            raise UnsupportedTableError(
+                f"The table of sink '{name}' cannot be named {place.name} in Spark's catalog: {first_line(error)}",
+                safe="The table exists without rows.",
+                remedy="Correct what the catalog refuses. A metastore of its own also needs the store's client.",
+                sink=name,
+                table=place.name,
+            ) from error
 
 
 def is_plain(session: SparkSession, columns: StructType, design: TableDesign) -> bool:
@@ -227,10 +242,10 @@ def _build(session: SparkSession, named: str | None, path: str, columns: StructT
         ) from error
 
 
-def _check_free(place: TablePlace, name: str) -> None:
-    """Refuses a place with files that are neither staged rows of a savepoint nor the log of another start."""
-    prefix = place.staged_prefix
-    foreign = [path for path in _visible_files(place) if not (prefix and path.rpartition("/")[2].startswith(prefix))]
+def _has_staged_rows(place: TablePlace, name: str) -> bool:
+    """Returns True if a savepoint has brought staged rows. Refuses a place with other files, except for the log of another start."""
+    prefix, found = place.staged_prefix, list(_visible_files(place))
+    foreign = [path for path in found if not (prefix and path.rpartition("/")[2].startswith(prefix))]
     if foreign:
         raise UnsupportedTableError(
             f"The table of sink '{name}' cannot be created at {place.uri}: there are other files, such as {foreign[0]}.",
@@ -239,6 +254,7 @@ def _check_free(place: TablePlace, name: str) -> None:
             table=place.uri,
             found=foreign[:20],
         )
+    return bool(found)
 
 
 def _visible_files(place: TablePlace) -> Iterator[str]:

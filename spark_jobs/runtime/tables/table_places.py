@@ -9,16 +9,17 @@ from pyspark.sql import SparkSession
 from spark_jobs.api.address import TableAddress
 from spark_jobs.protocol.errors import UnsupportedTableError, first_line
 from spark_jobs.publication.staged_files import check_no_file
-from spark_jobs.runtime.spark.session import default_location, table_location
+from spark_jobs.runtime.spark.session import new_table, table_location
 from spark_jobs.storage.table_uris import table_uri
 
 
 @dataclass(frozen=True)
 class TablePlace:
-    """The URI of a table, and its name if it is addressed by name."""
+    """The place of a table."""
 
     uri: str
     name: str | None = None
+    """The name in a catalog, which does not depend on the session's catalog and schema if the table is missing; None for a path."""
     staged_prefix: str | None = None
     """The name prefix of staged files that a savepoint has brought before the table is created; None without such files."""
     location: str | None = None
@@ -53,7 +54,8 @@ def locate(spark: SparkSession, address: TableAddress) -> TablePlace:
             remedy="Correct the name, or give Spark the catalog (spark.sql.catalog.…).",
             table=name,
         ) from error
-    location = table_location(spark, name) if exists else default_location(spark, name)
+    new = None if exists else new_table(spark, name)
+    location = new[1] if new else table_location(spark, name) if exists else None
     if location is None:
         raise UnsupportedTableError(
             f"{name} is not a Delta table." if exists else f"Table {name} does not exist, and only its catalog can create it.",
@@ -61,4 +63,4 @@ def locate(spark: SparkSession, address: TableAddress) -> TablePlace:
             table=name,
         )
     uri = table_uri(unquote(urlsplit(location).path) if location.startswith("file:") else unquote(location))
-    return TablePlace(uri, name, location=None if exists else unquote(location))
+    return TablePlace(uri, new[0], location=unquote(location)) if new else TablePlace(uri, name)

@@ -13,7 +13,7 @@ from spark_jobs.api.sink import SchemaEvolution, TableDesign
 from spark_jobs.protocol.errors import UnsupportedTableError, first_line
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.publication.delta_jvm import DeltaJvm
-from spark_jobs.publication.sql_names import delta_at, literal, quoted
+from spark_jobs.publication.sql_names import delta_at, quoted
 from spark_jobs.runtime.tables.new_tables import create_table, give_name, is_unnamed
 from spark_jobs.runtime.tables.schemas import (
     COLUMN_MAPPING,
@@ -50,7 +50,6 @@ class StagingTable:
 
     uri: str
     """The percent-encoded URI that the paths in Delta's actions are relative to."""
-    version: int
     schema: StructType
     metadata: dict[str, Any]
     protocol: dict[str, Any]
@@ -124,7 +123,7 @@ def apply_plan(
         planned = replace(planned, table=table, grown=_growth(table, frame, design))
         _check_fits(table, frame, name, planned.grown)
     assert planned.table is not None
-    give_name(session, place)
+    give_name(session, place, name)
     if not planned.grown:
         return planned.table
     _grow(session, planned.table, planned.grown, name)
@@ -141,22 +140,22 @@ def read_table(session: SparkSession, uri: str) -> StagingTable:
 def find_table(session: SparkSession, uri: str) -> StagingTable | None:
     """Returns the table at ``uri``, or None if there is none."""
     version, metadata, protocol = DeltaJvm(session).snapshot(spark_path(uri))
-    if version < 0:
-        return None
-    return StagingTable(uri, version, StructType.fromJson(json.loads(metadata["schemaString"])), metadata, protocol)
+    return (
+        StagingTable(uri, StructType.fromJson(json.loads(metadata["schemaString"])), metadata, protocol) if version >= 0 else None
+    )
 
 
 def _check_named(session: SparkSession, table: StagingTable, place: TablePlace, name: str) -> None:
-    """Refuses a used table that the catalog does not know by the sink's name: it may be one that was dropped, or another's.
+    """Refuses a table with rows that the catalog does not know by the sink's name: it may be one that was dropped, or another's.
 
-    An unused one is left of a start that died before the catalog had the name.
+    A start that died before the catalog had the name has left one without rows.
     """
-    if table.version and is_unnamed(session, place):
-        takes = f"CREATE TABLE {place.name} USING delta LOCATION {literal(place.location or table.path)}"
+    if is_unnamed(session, place) and not session.read.format("delta").load(table.path).isEmpty():
         raise UnsupportedTableError(
-            f"Spark's catalog has no table {place.name}, but another Delta table is in the place of a new one: {table.path}.",
+            f"Spark's catalog has no table {place.name}, but there is a Delta table with rows where it would be created: {table.path}.",
             exists="DROP TABLE keeps the files of an external table.",
-            remedy=f"To go on with that table, run {takes}. Otherwise move it away.",
+            remedy=f"If the rows belong to the sink, run CREATE TABLE {place.name} USING delta LOCATION '{place.location}'. If not, move "
+            "the files away.",
             sink=name,
             table=place.name,
             location=table.path,

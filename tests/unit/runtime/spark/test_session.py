@@ -12,7 +12,7 @@ from spark_jobs.api.refusals import Place
 from spark_jobs.api.settings import check_settings
 from spark_jobs.protocol.errors import InvalidPipelineError, MissingRequirementError, RejectedError
 from spark_jobs.protocol.spark_settings import PACKAGES
-from spark_jobs.runtime.spark.session import REQUIRED_SETTINGS, default_location, start_session
+from spark_jobs.runtime.spark.session import REQUIRED_SETTINGS, new_table, start_session
 from spark_jobs.runtime.spark.spark_facts import SPARK_MINOR
 from tests.support.secret_shapes import CORE, SHAPES
 
@@ -118,6 +118,6 @@ def test_a_table_in_a_schema_that_the_catalog_does_not_have_is_refused(name: str
         catalog=SimpleNamespace(databaseExists=schemas.__contains__, currentCatalog=lambda: "spark_catalog"),
     )
     with pytest.raises(RejectedError, match=f"Table {name} cannot be made: Spark's catalog has no schema city") as caught:
-        default_location(spark, name)
+        new_table(spark, name)
     assert caught.value.remedy
     assert "CREATE SCHEMA city" in caught.value.remedy

@@ -20,7 +20,7 @@ REPLACES: dict[str, Any] = {"mode": "complete"}
 
 
 def _said(caplog: pytest.LogCaptureFixture, configuration: dict[str, str], options: dict[str, Any]) -> list[str]:
-    table = StagingTable("file:///tables/kept", 0, StructType(), {"configuration": configuration}, {})
+    table = StagingTable("file:///tables/kept", StructType(), {"configuration": configuration}, {})
     with caplog.at_level(logging.WARNING):
         name_auto_compaction(table, declare_sink(Place("kept", "stage", "kept"), DeltaSink("/tables/kept", **options)))
     return [record.getMessage() for record in caplog.records]
