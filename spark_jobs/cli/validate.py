@@ -204,7 +204,7 @@ def _outlook(files: Files, graph: Graph, request: StartRequest, tables: Mapping[
         RejectedError: The start would be refused.
     """
     channel = Channel(files)
-    pipeline = channel.looked_at(graph.pipeline, channel.pipeline())
+    pipeline = channel.document_or_new(graph.pipeline, channel.pipeline())
     facts, described = look_at_savepoint(request, read_facts(files)), graph.describe()
     decision = decide(request, facts, request.parameters, described, refreshed_stages(graph, request.full_refresh))
     found = outlook(decision)

@@ -113,8 +113,8 @@ class Channel:
         self._check_name(found, name)
         return found
 
-    def looked_at(self, name: PipelineName, begun: PipelineDocument | None) -> PipelineDocument:
-        """Returns the pipeline of this home, or of its future home. Reads and writes nothing.
+    def document_or_new(self, name: PipelineName, begun: PipelineDocument | None) -> PipelineDocument:
+        """Returns the document of this home, or a new one for it. Reads and writes nothing.
 
         Args:
             name: The pipeline.

@@ -7,6 +7,12 @@ from spark_jobs.protocol.ids import BatchId
 
 CONSTRAINT = "delta.constraints."
 """The prefix of the properties that are CHECK constraints."""
+COLUMN_MAPPING = "delta.columnMapping.mode"
+"""The property for Delta's column mapping. Without it a column's name is its name in the files."""
+PHYSICAL_NAME = "delta.columnMapping.physicalName"
+"""The metadata of a column with its name in the files."""
+GENERATED = "delta.generationExpression"
+"""The metadata of a column that Delta computes."""
 
 
 class TableShape(Part):

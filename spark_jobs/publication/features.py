@@ -6,6 +6,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from spark_jobs.protocol.documents import Publisher, SinkMode
+from spark_jobs.protocol.table_shape import COLUMN_MAPPING, CONSTRAINT, PHYSICAL_NAME
 from spark_jobs.storage.object_store_kinds import is_in_object_store
 
 DELTA_RS_FEATURES = frozenset(
@@ -50,9 +51,7 @@ SPARK_FEATURES = APPEND_FEATURES | {"icebergCompatV1", "icebergCompatV2", "icebe
 A commit to a table that Iceberg reads may also have to write Iceberg's metadata, so only Spark makes it.
 """
 
-_CONSTRAINT = "delta.constraints."
-_MAPPING_MODE = "delta.columnMapping.mode"
-_MAPPING = frozenset({"delta.columnMapping.id", "delta.columnMapping.physicalName"})
+_MAPPING = frozenset({"delta.columnMapping.id", PHYSICAL_NAME})
 _HAS_MEANING = re.compile(r"delta\.|__|CURRENT_DEFAULT|EXISTS_DEFAULT")
 """The prefixes of column metadata that have a meaning for Delta and Spark. All other metadata is for people."""
 _MERGED_TYPES = re.compile(
@@ -106,9 +105,9 @@ def merge_obstacles(fields: Iterable[Mapping[str, Any]], configuration: Mapping[
         fields: Columns of the table in Delta's notation.
         configuration: Properties of the table.
     """
-    found = [name for name in sorted(configuration) if name.startswith(_CONSTRAINT)]
-    if configuration.get(_MAPPING_MODE, "none").lower() not in ("none", "name"):
-        found.append(f"{_MAPPING_MODE}={configuration[_MAPPING_MODE]}")
+    found = [name for name in sorted(configuration) if name.startswith(CONSTRAINT)]
+    if configuration.get(COLUMN_MAPPING, "none").lower() not in ("none", "name"):
+        found.append(f"{COLUMN_MAPPING}={configuration[COLUMN_MAPPING]}")
     for field in fields:
         if not (isinstance(field["type"], str) and _MERGED_TYPES.fullmatch(field["type"])):
             found.append(

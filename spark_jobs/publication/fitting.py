@@ -9,18 +9,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from spark_jobs.protocol.table_shape import CONSTRAINT, TableShape
+from spark_jobs.protocol.table_shape import COLUMN_MAPPING, CONSTRAINT, GENERATED, PHYSICAL_NAME, TableShape
 from spark_jobs.publication.sql_names import quoted
 
-_MAPPING_MODE = "delta.columnMapping.mode"
-_PHYSICAL_NAME = "delta.columnMapping.physicalName"
 _TYPE_CHANGES = "delta.typeChanges"
-_GENERATED = "delta.generationExpression"
 _ICEBERG = "delta.enableIcebergCompat"
-_ABOUT_ROWS = (CONSTRAINT, _MAPPING_MODE, _ICEBERG)
+_ABOUT_ROWS = (CONSTRAINT, COLUMN_MAPPING, _ICEBERG)
 _OTHER_FILES = "materializePartitionColumns"
 """The feature with which data files also contain the partition columns."""
-_HARMLESS = frozenset({"delta.columnMapping.id", _PHYSICAL_NAME, "delta.columnMapping.nested.ids", _TYPE_CHANGES})
+_HARMLESS = frozenset({"delta.columnMapping.id", PHYSICAL_NAME, "delta.columnMapping.nested.ids", _TYPE_CHANGES})
 _TEXT_TYPE = "__CHAR_VARCHAR_TYPE_STRING"
 _Field = Mapping[str, Any]
 
@@ -174,7 +171,7 @@ def _struct_misfits(before: Sequence[_Field], after: Sequence[_Field], path: str
     for name, field in now.items():
         if name not in old and not field["nullable"]:
             yield f"has a new column {path}{field['name']} that must not be null"
-        elif name not in old and _GENERATED in field["metadata"]:
+        elif name not in old and GENERATED in field["metadata"]:
             yield f"has a new generated column {path}{field['name']}"
 
 
@@ -288,7 +285,7 @@ def _fields(table: TableShape) -> list[_Field]:
 
 def _physical(field: _Field) -> str:
     """Returns the name of a field in data files in lower case. Names that differ only in case are equal."""
-    return str(field["metadata"].get(_PHYSICAL_NAME, field["name"])).casefold()
+    return str(field["metadata"].get(PHYSICAL_NAME, field["name"])).casefold()
 
 
 def _physical_partitions(table: TableShape) -> list[str]:
@@ -297,4 +294,4 @@ def _physical_partitions(table: TableShape) -> list[str]:
 
 
 def _mode(table: TableShape) -> str:
-    return table.configuration.get(_MAPPING_MODE, "none").lower()
+    return table.configuration.get(COLUMN_MAPPING, "none").lower()

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from uuid import uuid4
 
-_MAPPING_MODE = "delta.columnMapping.mode"
+from spark_jobs.protocol.table_shape import COLUMN_MAPPING, PHYSICAL_NAME
+
 _MAPPING_ID = "delta.columnMapping.id"
 
 
@@ -40,7 +41,7 @@ def unused(name: str, columns: Iterable[str]) -> str:
 def _with_column(metadata: dict[str, Any], column: str) -> dict[str, Any]:
     schema = json.loads(metadata["schemaString"])
     mapped = {}
-    if metadata["configuration"].get(_MAPPING_MODE, "none") != "none":
-        mapped = {_MAPPING_ID: 2**31 - 1, "delta.columnMapping.physicalName": column}
+    if metadata["configuration"].get(COLUMN_MAPPING, "none") != "none":
+        mapped = {_MAPPING_ID: 2**31 - 1, PHYSICAL_NAME: column}
     schema["fields"].append({"name": column, "type": "long", "nullable": True, "metadata": mapped})
     return {**metadata, "schemaString": json.dumps(schema), "partitionColumns": [*metadata["partitionColumns"], column]}

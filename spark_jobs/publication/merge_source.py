@@ -16,7 +16,7 @@ from spark_jobs.background import run_all
 from spark_jobs.protocol.documents import SinkCut, SinkMode
 from spark_jobs.protocol.errors import StorageError
 from spark_jobs.protocol.merge_cut import MergeCut
-from spark_jobs.protocol.table_shape import TableShape
+from spark_jobs.protocol.table_shape import PHYSICAL_NAME, TableShape
 from spark_jobs.publication.delete_conditions import DeleteCondition, delete_condition
 from spark_jobs.publication.fitting import renaming
 from spark_jobs.publication.labels import unused
@@ -24,7 +24,6 @@ from spark_jobs.publication.merge_rows import RowOrder
 from spark_jobs.storage.files import opened
 from spark_jobs.storage.table_uris import is_in_store, spark_path, table_files
 
-_PHYSICAL_NAME = "delta.columnMapping.physicalName"
 Field = Mapping[str, Any]
 """A column, as Delta writes it."""
 T = TypeVar("T")
@@ -175,7 +174,7 @@ def read_file(uri: str, name: str, fields: Collection[Field]) -> pa.Table:
     Raises:
         StorageError: The file cannot be read.
     """
-    stored_as = {field["name"]: field["metadata"].get(_PHYSICAL_NAME, field["name"]) for field in fields}
+    stored_as = {field["name"]: field["metadata"].get(PHYSICAL_NAME, field["name"]) for field in fields}
     kinds = {field["name"]: _arrow_type(field) for field in fields}
     path = f"{spark_path(uri)}/{name}"
     try:

@@ -413,9 +413,9 @@ class Application:
     def _open_requests(self) -> OpenRequests:
         return OpenRequests(self.home, masking(self.parameters.secrets), self.start_spark)
 
-    def _write_log(self, stack: ExitStack, live: AttemptNumber, mask: Mask) -> None:
+    def _write_log(self, stack: ExitStack, attempt: AttemptNumber, mask: Mask) -> None:
         """Writes the driver's log, and limits its size, until ``stack`` closes."""
-        log, outputs = log_path(live), (SPARK_LOG, output_path(live))
+        log, outputs = log_path(attempt), (SPARK_LOG, output_path(attempt))
         stack.enter_context(driver_log(local_path(self.home, log), mask))
         stack.enter_context(bounded_outputs(*(local_path(self.home, path) for path in outputs)))
 

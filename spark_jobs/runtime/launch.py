@@ -152,7 +152,7 @@ def _application(
     # a table with a name is looked up later, in Spark's catalog
     uris = {sink: table_uri(table.text) for sink, table in tables.items() if not table.named}
     check_places(home, uris, begins=False)
-    document = channel.looked_at(graph.pipeline, begun)  # another start may have claimed the home in the meantime
+    document = channel.document_or_new(graph.pipeline, begun)
     check_claim(home, begun)
     return Application(graph, bound, home, document, cache(start_spark), begun=begun is not None)
 

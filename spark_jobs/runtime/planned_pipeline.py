@@ -41,7 +41,7 @@ class PlannedPipeline:
 
 
 def find_places(graph: Graph, parameters: BoundParameters, spark: SparkSession) -> dict[SinkName, TablePlace]:
-    """Returns the places of the sinks' tables. Two names may be those of one table.
+    """Returns the places of the sinks' tables. Refuses two sinks with one table, also under two names.
 
     Raises:
         RejectedError: A sink has a mistake. The error lists all of them.

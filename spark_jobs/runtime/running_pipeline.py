@@ -350,8 +350,10 @@ class RunningPipeline:
     def _ahead_of_its_commit(self) -> StageName | None:
         """Returns a failed stage with a staged, uncommitted batch of which another stage has read rows, or None."""
         given_up = self._given_up()
-        committed = {stage.name: stage.committed() for stage in self.stages if given_up}
-        for stage in self.stages if given_up else ():
+        if not given_up:
+            return None
+        committed = {stage.name: stage.committed() for stage in self.stages}
+        for stage in self.stages:
             for producer, last in stage.consumed_by(committed[stage.name]).items():
                 if producer in given_up and last > committed[producer]:
                     return producer

@@ -34,12 +34,12 @@ from spark_jobs.runtime.start.adoption import check_stages, old_offsets
 from spark_jobs.runtime.start.attempt import why_not_continued
 from spark_jobs.runtime.start.beginnings import in_sources
 from spark_jobs.runtime.start.decision import (
-    Begin,
     BeginFromSavepoint,
     BeginIncarnation,
     Continue,
     Decision,
     HomeFacts,
+    StartDecision,
     check_parameters,
     check_spark,
     decide,
@@ -65,8 +65,14 @@ from spark_jobs.runtime.start.source_identity import (
 )
 from spark_jobs.runtime.start.start_plan import StartPlan
 from spark_jobs.runtime.start.static_versions import replaced_statics
-from spark_jobs.runtime.start.waiting_rows import Waiting, check_waiting, gained_columns, waiting_in_checkpoint, waiting_in_work
-from spark_jobs.runtime.tables.store_requirements import check_stores
+from spark_jobs.runtime.start.waiting_rows import (
+    WaitingRows,
+    check_waiting,
+    gained_columns,
+    waiting_in_checkpoint,
+    waiting_in_work,
+)
+from spark_jobs.runtime.tables.store_requirements import prepare_stores
 from spark_jobs.runtime.tables.table_places import TablePlace
 from spark_jobs.storage.files import Files
 
@@ -94,9 +100,7 @@ class StartPlanner:
         refreshed = refreshed_stages(self.graph, request.full_refresh)
         return facts, decide(request, facts, self.parameters.public(), self.graph.describe(), refreshed)
 
-    def savepoint(
-        self, request: StartRequest, facts: HomeFacts, decision: Continue | Begin | BeginIncarnation
-    ) -> SavepointStart | None:
+    def savepoint(self, request: StartRequest, facts: HomeFacts, decision: StartDecision) -> SavepointStart | None:
         """Checks the request against the decision. Returns the savepoint that the start begins with, if there is one."""
         check_spark(decision, request, facts, SPARK_MINOR, can_repartition=CAN_REPARTITION)
         check_names(self.graph, request.new_sources, statics=True)
@@ -106,7 +110,7 @@ class StartPlanner:
     def plan(
         self,
         request: StartRequest,
-        decision: Continue | Begin | BeginIncarnation,
+        decision: StartDecision,
         facts: HomeFacts,
         start: SavepointStart | None,
         spark: SparkSession,
@@ -119,7 +123,7 @@ class StartPlanner:
         check_places(self.home, tables, begins=False)
         self._refuse_unknown_rows(decision, facts, places)
         reached = start.check(places) if start else None
-        check_stores(spark, self.home, places)
+        prepare_stores(spark, self.home, places)
         planned = plan_pipeline(self.graph, self.parameters, session, places)
         sources, settled = self._look_at_sources(request, decision, facts, session, adopted)
         archives = archive_places(self.graph.archives(self.parameters))
@@ -171,9 +175,7 @@ class StartPlanner:
         left_out = {*request.accept_data_loss, *self.graph.skips_what_is_gone}
         return predict_losses(self.home, self.graph, plan.planned, logs, read_on, goes_on, left_out)
 
-    def _refuse_unknown_rows(
-        self, decision: Continue | Begin | BeginIncarnation, facts: HomeFacts, places: Mapping[SinkName, TablePlace]
-    ) -> None:
+    def _refuse_unknown_rows(self, decision: StartDecision, facts: HomeFacts, places: Mapping[SinkName, TablePlace]) -> None:
         """Refuses tables with rows of checkpoints that the home does not have."""
         if facts.incarnation is None or isinstance(decision, BeginIncarnation):
             return
@@ -184,7 +186,7 @@ class StartPlanner:
     def _look_at_sources(
         self,
         request: StartRequest,
-        decision: Continue | Begin | BeginIncarnation,
+        decision: StartDecision,
         facts: HomeFacts,
         session: SparkSession,
         adopted: Mapping[InputName, AdoptedOffsets],
@@ -206,7 +208,7 @@ class StartPlanner:
     def _settle(
         self,
         request: StartRequest,
-        decision: Continue | Begin | BeginIncarnation,
+        decision: StartDecision,
         facts: HomeFacts,
         found: Mapping[InputName, FoundSource],
         before: Sources,
@@ -222,14 +224,14 @@ class StartPlanner:
             check_parameters(decision.round, self.parameters.public())
         return settled
 
-    def _sources_before(self, decision: Continue | Begin | BeginIncarnation, facts: HomeFacts) -> Sources:
+    def _sources_before(self, decision: StartDecision, facts: HomeFacts) -> Sources:
         """Returns the sources of the interrupted round, or of the checkpoint that the start goes on from."""
         interrupted = interrupted_round(decision)
         if interrupted is not None:
             return sources_before(interrupted, facts.head)
         return sources_before(None, goes_on_from(decision, facts))
 
-    def _waiting(self, request: StartRequest, decision: Continue | Begin | BeginIncarnation, facts: HomeFacts) -> Waiting:
+    def _waiting(self, request: StartRequest, decision: StartDecision, facts: HomeFacts) -> Mapping[StageName, WaitingRows]:
         """Returns the rows that earlier code has staged and that the stages will read."""
         if isinstance(decision, Continue) and why_not_continued(self.home, request, facts) is None:
             with suppress(CorruptDocumentError, NotFoundError):  # damaged files are taken from the checkpoint
@@ -240,7 +242,7 @@ class StartPlanner:
     def _losses_by_tidying(
         self,
         request: StartRequest,
-        decision: Continue | Begin | BeginIncarnation,
+        decision: StartDecision,
         places: Mapping[SinkName, TablePlace],
         spark: SparkSession,
         tidying: Tidying,
@@ -257,7 +259,7 @@ class StartPlanner:
 
     def _check_empty_stages(
         self,
-        decision: Continue | Begin | BeginIncarnation,
+        decision: StartDecision,
         fates: Sequence[StageFate],
         places: Mapping[SinkName, TablePlace],
         spark: SparkSession,
@@ -271,7 +273,7 @@ class StartPlanner:
 
     def _begins_now(
         self,
-        decision: Continue | Begin | BeginIncarnation,
+        decision: StartDecision,
         facts: HomeFacts,
         sources: Mapping[InputName, FoundSource],
         settled: SettledSources,

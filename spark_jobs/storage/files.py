@@ -117,7 +117,7 @@ def keeps_no_first(place: str, writer: str) -> MissingRequirementError:
 
 
 class Files(Protocol):
-    """A directory of small files with create-if-absent.
+    """A directory of files with create-if-absent. :meth:`create` and :meth:`read` are for small ones.
 
     Every method raises :class:`~spark_jobs.protocol.errors.StorageError` or one of its subclasses if the storage fails. A failed call can
     be repeated.

@@ -53,6 +53,7 @@ _PARTS_AT_ONCE = 2
 _PAUSES_S = (0.1, 0.4, 1.6)
 _COPIED_MAX_BYTES = 256 << 20
 """The store itself copies objects of up to this size, which takes it a few seconds: a request has a time limit."""
+_DELETE_TRIES = 3
 _EMPTY = "InvalidRange"
 """The code of the error for a range of an empty object."""
 _checked: "WeakValueDictionary[int, ObjectStore]" = WeakValueDictionary()
@@ -157,7 +158,7 @@ class ObjectStoreFiles:
             return self._copy(chunks, key)
 
     def names(self, directory: str) -> list[str]:
-        key = self._key(directory) if directory else self._prefix or None
+        key = self._directory_key(directory)
         with translated_errors(self._place(key or "")):
             listed = obstore.list_with_delimiter(self._client, key)
         # Consoles create a folder as an empty object whose name ends in a slash. It is not a file in the folder.
@@ -166,7 +167,7 @@ class ObjectStoreFiles:
         return sorted({name for path in paths if not UNFINISHED.fullmatch(name := path.rpartition("/")[2])})
 
     def paths(self, directory: str = "") -> list[str]:
-        key = self._key(directory) if directory else self._prefix or None
+        key = self._directory_key(directory)
         with translated_errors(self._place(key or "")):
             objects = [found for page in obstore.list(self._client, key) for found in page]
             above = {found["path"].rpartition("/")[0] for found in objects}
@@ -206,6 +207,10 @@ class ObjectStoreFiles:
                 path=path,
             )
         return self._below_prefix("/".join(parts_below(path, self._url)))
+
+    def _directory_key(self, directory: str) -> str | None:
+        """Returns the key of a directory; None for the whole bucket."""
+        return self._key(directory) if directory else self._prefix or None
 
     def _below_prefix(self, name: str) -> str:
         return f"{self._prefix}/{name}".lstrip("/")
@@ -348,7 +353,7 @@ class ObjectStoreFiles:
             return None
 
     def _delete_tree(self, key: str) -> None:
-        for _ in self._pauses_s:
+        for _ in range(_DELETE_TRIES):
             # Azure and Google refuse to delete what another process has deleted, and leave some of the others.
             with suppress(FileNotFoundError):
                 for keys in self._below(key):

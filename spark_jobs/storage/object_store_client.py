@@ -67,8 +67,8 @@ def open_client(bucket: str, retry_timeout: timedelta) -> "ObjectStore":
 def _client(
     bucket: str, retry_timeout: timedelta, settings: ObjectStoreSettings, variables: tuple[tuple[str, str], ...]
 ) -> "ObjectStore":
-    """Makes a client. Other values of the variables, which it reads itself, give another one."""
-    # Among client_options these would replace all settings of the client from the environment.
+    """Makes a client. The variables only tell clients apart: obstore reads the environment itself."""
+    # Given as client_options they would replace all settings that obstore reads from the environment.
     timeout = os.environ.get(f"{settings.VARIABLE_PREFIX}TIMEOUT", _CALL_TIMEOUT)
     config = {"timeout": timeout, "allow_http": True}  # where the endpoint says so
     retries = {"retry_timeout": retry_timeout, "max_retries": _TRIES}

@@ -22,7 +22,7 @@ from spark_jobs.protocol.known_sources import DeltaCommit, KnownDelta, KnownSour
 from spark_jobs.protocol.losses import Loss, LostFile, LostVersions, SkippedVersion, TableFile, Unit, beyond, units_of
 from spark_jobs.protocol.masking import Mask
 from spark_jobs.protocol.pins import DeltaPin, Pin
-from spark_jobs.protocol.table_shape import TableShape
+from spark_jobs.protocol.table_shape import COLUMN_MAPPING, TableShape
 from spark_jobs.publication.delta_jvm import DeltaJvm, java_message
 from spark_jobs.publication.delta_rs import delta_table
 from spark_jobs.publication.fitting import shape, unreadable
@@ -40,7 +40,6 @@ _LOG = logging.getLogger(__name__)
 _SCHEMA_LOG = "schemaTrackingLocation"
 _SKIP = "skipChangeCommits"
 _OF_A_FEED = frozenset({"_change_type", "_commit_version", "_commit_timestamp"})
-_MAPPING = "delta.columnMapping.mode"
 _MAY_BEGIN_LATER = "spark.databricks.delta.changeDataFeed.timestampOutOfRange.enabled"
 """Delta's setting that lets streams begin at a version that is not written yet."""
 EXCLUDE = "excludeRegex"
@@ -546,7 +545,7 @@ def check_static(name: InputName, session: SparkSession, path: str, pin: DeltaPi
 
 def _shape(metadata: Mapping[str, Any]) -> TableShape:
     """Returns the shape of a table with its columns alone."""
-    mapping = {_MAPPING: metadata["configuration"].get(_MAPPING, "none")}
+    mapping = {COLUMN_MAPPING: metadata["configuration"].get(COLUMN_MAPPING, "none")}
     return shape(metadata["schemaString"], metadata["partitionColumns"], mapping, ())
 
 

@@ -59,7 +59,7 @@ def last_offsets(source: InputName, directory: str) -> AdoptedOffsets:
         )
     offset = _only_source(source, files, planned)
     adopted = AdoptedOffsets(checkpoint=files.url, query=_query_id(files), batch=planned, offset=offset)
-    kind_of(source, adopted)
+    format_of(source, adopted)
     return adopted
 
 
@@ -72,8 +72,8 @@ def batches_since(adopted: AdoptedOffsets) -> int:
     return 0 if planned is None else max(planned - adopted.batch, 0)
 
 
-def kind_of(source: InputName, adopted: AdoptedOffsets) -> Literal["delta", "files"]:
-    """Returns the kind of source that has written an offset.
+def format_of(source: InputName, adopted: AdoptedOffsets) -> Literal["delta", "files"]:
+    """Returns the format of the source that has written an offset.
 
     Raises:
         InvalidParameterError: The source is neither a Delta table nor files.

@@ -7,7 +7,7 @@ from spark_jobs.runtime.inputs.clock_source import ClockSource
 from spark_jobs.runtime.inputs.delta_source import DeltaSource
 from spark_jobs.runtime.inputs.file_source import FileSource
 from spark_jobs.runtime.inputs.kafka_source import KafkaSource
-from spark_jobs.runtime.inputs.old_query import kind_of as kind_of_old
+from spark_jobs.runtime.inputs.old_query import format_of
 from spark_jobs.runtime.inputs.other_source import OtherSource
 from spark_jobs.runtime.inputs.source_kind import SourceKind
 from spark_jobs.runtime.spark.plan import Leaf
@@ -32,4 +32,4 @@ def adopted_kind(name: InputName, adopted: AdoptedOffsets) -> SourceKind:
     Raises:
         InvalidParameterError: Offsets of its kind cannot be adopted.
     """
-    return _DELTA if kind_of_old(name, adopted) == "delta" else _FILES
+    return _DELTA if format_of(name, adopted) == "delta" else _FILES

@@ -63,6 +63,11 @@ class ChannelPosition:
     index: int
     """The last file of it that was read; negative for none."""
 
+    @property
+    def last_whole_batch(self) -> BatchId:
+        """Returns the last batch that was read completely. Batch b is version b + 1."""
+        return BatchId(self.version - 2)
+
 
 def channel_position(line: str | None) -> ChannelPosition | None:
     """Returns the position in a line of Spark's offset log, or None if nothing was read or another stream has taken its place."""
@@ -88,7 +93,7 @@ class Consumption:
         found: dict[StageName, BatchId] = {}
         for _, bound, line in self._lines(batch):
             if (position := channel_position(line)) is not None:
-                read = BatchId(position.version - 1 if position.index >= 0 else position.version - 2)
+                read = BatchId(position.version - 1) if position.index >= 0 else position.last_whole_batch
                 found[bound.producer] = max(read, found.get(bound.producer, NO_BATCH))
         return found
 
@@ -115,7 +120,7 @@ class Consumption:
             if line is None:
                 yield number, bound, bound.begins
             elif (position := channel_position(line)) is not None:
-                yield number, bound, BatchId(position.version - 2)
+                yield number, bound, position.last_whole_batch
 
     def _lines(self, batch: BatchId) -> Iterator[tuple[int, ChannelBound, str | None]]:
         if batch == NO_BATCH:

@@ -17,7 +17,7 @@ from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
 from spark_jobs.protocol.documents import RoundDocument
 from spark_jobs.protocol.errors import RejectedError
 from spark_jobs.protocol.ids import BatchId, InputName, StageName
-from spark_jobs.runtime.inputs.old_query import batches_since, kind_of, last_offsets, refused
+from spark_jobs.runtime.inputs.old_query import batches_since, format_of, last_offsets, refused
 from spark_jobs.runtime.inputs.source_kind import OwnLog
 from spark_jobs.runtime.inputs.source_kinds import adopted_kind
 from spark_jobs.runtime.spark import plan
@@ -139,7 +139,7 @@ def refuse_moved(adopted: Mapping[InputName, AdoptedOffsets]) -> None:
 def _check_same_input(name: InputName, adopted: AdoptedOffsets, leaf: plan.Leaf, spark: SparkSession) -> None:
     kind = adopted_kind(name, adopted)
     if not kind.reads(leaf):
-        read = {"delta": "a Delta table", "files": "files"}[kind_of(name, adopted)]
+        read = {"delta": "a Delta table", "files": "files"}[format_of(name, adopted)]
         raise refused(
             name,
             f"it reads {leaf.format}, but the query in {adopted.checkpoint} read {read}",

@@ -20,7 +20,7 @@ from spark_jobs.protocol.errors import FencedError, InterruptedRunError
 from spark_jobs.protocol.ids import AttemptNumber, RoundNumber, StageName, first_incarnation_id, new_incarnation_id
 from spark_jobs.protocol.start_requests import StartRequest
 from spark_jobs.runtime.spark.spark_facts import SPARK_MINOR, SPARK_VERSION
-from spark_jobs.runtime.start.decision import Begin, BeginFromSavepoint, BeginIncarnation, Continue, HomeFacts
+from spark_jobs.runtime.start.decision import BeginFromSavepoint, BeginIncarnation, Continue, HomeFacts, StartDecision
 from spark_jobs.runtime.start.heal import heal_in_place
 from spark_jobs.runtime.start.restore import Restored, is_half_built, restore
 from spark_jobs.runtime.start.work_directory import boot_id, why_rebuilt
@@ -63,7 +63,7 @@ def begin_attempt(
     pipeline: PipelineDocument,
     graph: Graph,
     request: StartRequest,
-    decision: Continue | Begin | BeginIncarnation,
+    decision: StartDecision,
     facts: HomeFacts,
     new: WorkDirectory,
     *,

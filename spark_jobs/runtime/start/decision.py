@@ -82,7 +82,9 @@ class BeginFromSavepoint(BeginIncarnation):
 
 _BEGINNING_OPTIONS = ("fresh", "on_rewind", "adopt_offsets", "restore")
 """The fields of a request that say how an incarnation begins."""
-Decision = Answer | Continue | Begin | BeginIncarnation
+StartDecision = Continue | Begin | BeginIncarnation
+"""What a start does that runs."""
+Decision = Answer | StartDecision
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,7 @@ class HomeFacts:
 
     @property
     def incarnation(self) -> IncarnationId | None:
-        """Returns the incarnation of the newest attempt. It is continued even if the head belongs to another."""
+        """Returns the incarnation of the newest attempt."""
         return self.newest_attempt.incarnation if self.newest_attempt else None
 
     @property
@@ -281,17 +283,17 @@ def _allows_replacement(request: StartRequest) -> bool:
     return bool(request.new_sources or request.accept_data_loss)
 
 
-def interrupted_round(decision: Continue | Begin | BeginIncarnation) -> RoundDocument | None:
+def interrupted_round(decision: StartDecision) -> RoundDocument | None:
     """Returns the interrupted round that a start continues or replaces, or None."""
     return decision.round if isinstance(decision, Continue) else decision.interrupted
 
 
-def replaced_round(decision: Continue | Begin | BeginIncarnation) -> RoundDocument | None:
+def replaced_round(decision: StartDecision) -> RoundDocument | None:
     """Returns the interrupted round that a start replaces, or None."""
     return None if isinstance(decision, Continue) else decision.interrupted
 
 
-def inputs_to_renew(request: StartRequest, decision: Continue | Begin | BeginIncarnation) -> frozenset[InputName]:
+def inputs_to_renew(request: StartRequest, decision: StartDecision) -> frozenset[InputName]:
     """Returns the inputs that the request names as new ones. A run reads each of them as a new one only once."""
     interrupted = interrupted_round(decision)
     done = interrupted.taken_anew if interrupted is not None and interrupted.run == request.run else ()
@@ -465,7 +467,7 @@ def _change(
     return found
 
 
-def goes_on_from(decision: Continue | Begin | BeginIncarnation, facts: HomeFacts) -> Manifest | None:
+def goes_on_from(decision: StartDecision, facts: HomeFacts) -> Manifest | None:
     """Returns the checkpoint whose state a start continues, or None."""
     if isinstance(decision, BeginFromSavepoint) and decision.checkpoint is None:
         return facts.begun_with if decision.restore else facts.savepoint
@@ -477,9 +479,7 @@ def goes_on_from(decision: Continue | Begin | BeginIncarnation, facts: HomeFacts
     return without_stages(kept[0], refreshed) if kept else facts.begun_with
 
 
-def check_spark(
-    decision: Continue | Begin | BeginIncarnation, request: StartRequest, facts: HomeFacts, minor: str, *, can_repartition: bool
-) -> None:
+def check_spark(decision: StartDecision, request: StartRequest, facts: HomeFacts, minor: str, *, can_repartition: bool) -> None:
     """Refuses state that this Spark cannot continue.
 
     Args:

@@ -25,7 +25,7 @@ from spark_jobs.protocol.errors import StreamPipelineError
 from spark_jobs.protocol.ids import AttemptNumber, StageName
 from spark_jobs.protocol.start_requests import StartRequest
 from spark_jobs.runtime.start.attempt import local_copies, why_not_continued
-from spark_jobs.runtime.start.decision import Begin, BeginIncarnation, Continue, HomeFacts, goes_on_from
+from spark_jobs.runtime.start.decision import BeginIncarnation, HomeFacts, StartDecision, goes_on_from
 from spark_jobs.runtime.start.restore import NOTHING_COPIED, Restored, copy_state
 from spark_jobs.runtime.start.work_directory import new_work_directory
 from spark_jobs.storage.files import Files, is_mounted
@@ -37,7 +37,7 @@ _NO_ATTEMPT = AttemptNumber(0)
 def early_copy(
     home: Files,
     request: StartRequest,
-    decision: Continue | Begin | BeginIncarnation,
+    decision: StartDecision,
     facts: HomeFacts,
     *,
     second_copy: bool,

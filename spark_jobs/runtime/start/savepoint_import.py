@@ -45,6 +45,7 @@ from spark_jobs.protocol.pins import Pin
 from spark_jobs.protocol.savepoint import Savepoint
 from spark_jobs.protocol.stage_cut import ChannelCut, StageCut, StateFile
 from spark_jobs.protocol.steps import Step, step
+from spark_jobs.protocol.table_shape import COLUMN_MAPPING
 from spark_jobs.runtime.spark.session import REQUIRED_SETTINGS
 from spark_jobs.runtime.spark.spark_log import SparkLog
 from spark_jobs.runtime.start.source_identity import others_than
@@ -54,7 +55,6 @@ from spark_jobs.storage.open import open_place
 from spark_jobs.storage.table_uris import table_files
 
 _LOG = logging.getLogger(__name__)
-_MAPPING = "delta.columnMapping.mode"
 
 
 @dataclass(frozen=True)
@@ -231,7 +231,7 @@ class _Stage:
                 remedy="Use a savepoint that was taken without a drain.",
                 stage=self.name,
             )
-        mapped = self.cut.channel.metadata.get("configuration", {}).get(_MAPPING, "none") != "none"
+        mapped = self.cut.channel.metadata.get("configuration", {}).get(COLUMN_MAPPING, "none") != "none"
         unpublished = [sink for sink in self.begins.unpublished if self.opened.manifest.sinks[sink].stage == self.name]
         rows = self.cut.channel.in_flight_rows
         rows += sum(

@@ -23,7 +23,6 @@ from spark_jobs.protocol.start_requests import StartRequest
 from spark_jobs.publication.publisher import plan_publication
 from spark_jobs.publication.transactions import Publishers
 from spark_jobs.runtime.start.decision import (
-    Answer,
     BeginFromSavepoint,
     BeginIncarnation,
     Decision,
@@ -190,8 +189,7 @@ def savepoint_start(
     Raises:
         CorruptDocumentError: A file is missing or was altered. The error names its path. Nothing was written.
     """
-    begins_empty = isinstance(decision, BeginIncarnation) and not isinstance(decision, BeginFromSavepoint)
-    if isinstance(decision, Answer) or begins_empty:
+    if isinstance(decision, BeginIncarnation) and not isinstance(decision, BeginFromSavepoint):
         return None
     if isinstance(decision, BeginFromSavepoint) and decision.checkpoint is not None:
         manifest = goes_on_from(decision, facts)

@@ -1,7 +1,7 @@
 """The plan of a start, made before anything is written. ``spark-jobs run --dry-run`` shows it, and a start carries it out."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from spark_jobs.api.continuation import StageFate
 from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
@@ -10,7 +10,7 @@ from spark_jobs.protocol.ids import AppId, CheckpointId, InputName, SinkName, St
 from spark_jobs.protocol.known_sources import KnownSource
 from spark_jobs.protocol.losses import Loss
 from spark_jobs.runtime.stages.planned import PlannedStage
-from spark_jobs.runtime.start.decision import Begin, BeginIncarnation, Continue, HomeFacts, goes_on_from
+from spark_jobs.runtime.start.decision import HomeFacts, StartDecision, goes_on_from
 from spark_jobs.runtime.start.savepoint_start import SavepointStart
 from spark_jobs.runtime.start.source_identity import SettledSources
 from spark_jobs.runtime.tables.table_places import TablePlace
@@ -21,7 +21,7 @@ from spark_jobs.runtime.tables.tables import PlannedTable
 class StartPlan:
     """The plan of a start."""
 
-    decision: Continue | Begin | BeginIncarnation
+    decision: StartDecision
     facts: HomeFacts
     """The past of the home."""
     stages: tuple[StageFate, ...]
@@ -36,13 +36,13 @@ class StartPlan:
     """The plan of each sink's table."""
     settled: SettledSources
     """The sources that the stages read."""
-    begins_now: Mapping[StageName, Mapping[InputName, tuple[KnownSource, ...]]] = field(default_factory=dict)
+    begins_now: Mapping[StageName, Mapping[InputName, tuple[KnownSource, ...]]]
     """The beginning in each source for each stage that begins now."""
-    adopted: Mapping[InputName, AdoptedOffsets] = field(default_factory=dict)
+    adopted: Mapping[InputName, AdoptedOffsets]
     """The last offsets of old queries."""
-    losses: Sequence[Loss] = ()
+    losses: Sequence[Loss]
     """The losses in sources that are read again from their beginning."""
-    planned: Mapping[StageName, PlannedStage] = field(default_factory=dict)
+    planned: Mapping[StageName, PlannedStage]
     """The stages as they would run."""
     gone: Sequence[Loss] = ()
     """The rows that continuing stages would leave out of their sources. Only a dry run looks for them."""

@@ -34,10 +34,7 @@ class WaitingRows:
     """The columns that the stage returned, in Delta's JSON."""
 
 
-Waiting = Mapping[StageName, WaitingRows]
-
-
-def waiting_in_checkpoint(manifest: Manifest, graph: Graph) -> Waiting:
+def waiting_in_checkpoint(manifest: Manifest, graph: Graph) -> Mapping[StageName, WaitingRows]:
     """Returns the waiting rows at a checkpoint, by the stage that has staged them."""
     return {
         name: WaitingRows(cut.channel.in_flight_rows, json.loads(cut.channel.metadata["schemaString"]))
@@ -46,7 +43,9 @@ def waiting_in_checkpoint(manifest: Manifest, graph: Graph) -> Waiting:
     }
 
 
-def waiting_in_work(work: Files, graph: Graph, begins: Mapping[StageName, Mapping[StageName, BatchId]]) -> Waiting:
+def waiting_in_work(
+    work: Files, graph: Graph, begins: Mapping[StageName, Mapping[StageName, BatchId]]
+) -> Mapping[StageName, WaitingRows]:
     """Returns the waiting rows in a work directory without running stages, by the stage that has staged them.
 
     Args:
@@ -80,12 +79,14 @@ def gained_columns(before: Sources, now: Sources) -> frozenset[str]:
     return frozenset(gained)
 
 
-def check_waiting(returned: Mapping[StageName, StructType], waiting: Waiting, gained: Collection[str]) -> None:
+def check_waiting(
+    returned: Mapping[StageName, StructType], waiting: Mapping[StageName, WaitingRows], gained: Collection[str]
+) -> None:
     """Refuses code that returns columns that waiting rows lack.
 
     Args:
         returned: Present columns by stage.
-        waiting: Waiting rows.
+        waiting: Mapping[StageName, WaitingRows] rows.
         gained: Columns that may be null in them; see :func:`gained_columns`.
 
     Raises:
@@ -127,7 +128,7 @@ def _consumed(work: Files, reader: StageName, log: PrivateLog, begins: BatchId) 
         for line in lines
         if line != NO_OFFSET and json.loads(line).get("reservoirId") == log.table_id and (position := channel_position(line))
     ]
-    return min((BatchId(position.version - 2) for position in positions), default=begins)
+    return min((position.last_whole_batch for position in positions), default=begins)
 
 
 def _paths(kind: Any, path: str = "") -> Iterator[str]:

@@ -8,9 +8,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.api.sink import SchemaEvolution, Sink, TableDesign
 from spark_jobs.protocol.errors import UnsupportedTableError, first_line
-from spark_jobs.protocol.table_shape import CONSTRAINT
+from spark_jobs.protocol.table_shape import COLUMN_MAPPING, CONSTRAINT
 from spark_jobs.publication.sql_names import delta_at, quoted
-from spark_jobs.runtime.tables.schemas import COLUMN_MAPPING, growth, lacking, mapped_names, text_limit
+from spark_jobs.runtime.tables.schemas import growth, lacking, mapped_names, text_limit
 from spark_jobs.runtime.tables.table_places import TablePlace
 from spark_jobs.runtime.tables.tables import StagingTable, find_table, prepare_table, read_table
 from spark_jobs.storage.table_uris import spark_path

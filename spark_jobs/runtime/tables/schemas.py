@@ -27,12 +27,10 @@ from pyspark.sql.types import (
     TimestampNTZType,
 )
 
+from spark_jobs.protocol.table_shape import GENERATED, PHYSICAL_NAME
 from spark_jobs.publication.sql_names import quoted
 
-COLUMN_MAPPING = "delta.columnMapping.mode"
-"""The table property for Delta's column mapping. Without it a column's name is its name in the files."""
-_NAME_IN_FILES = "delta.columnMapping.physicalName"
-_FILLED = {"delta.generationExpression", "delta.identity.start"}
+_FILLED = {GENERATED, "delta.identity.start"}
 """The metadata that marks a column whose values Delta computes."""
 _TEXT_TYPE = "__CHAR_VARCHAR_TYPE_STRING"
 _LIMITED_TEXT = re.compile(r"(char|varchar)\((\d+)\)")
@@ -218,7 +216,7 @@ def nullable(schema: StructType) -> StructType:
 
 def as_stored(schema: StructType) -> StructType:
     """Returns the columns with their names in a table's files, which differ with Delta's column mapping."""
-    return _rebuilt(schema, lambda field: field.metadata.get(_NAME_IN_FILES, field.name))
+    return _rebuilt(schema, lambda field: field.metadata.get(PHYSICAL_NAME, field.name))
 
 
 def _rebuilt(schema: StructType, name: Callable[[StructField], str]) -> StructType:

@@ -21,8 +21,10 @@ from spark_jobs.storage.open import check_create_if_absent
 from spark_jobs.storage.table_uris import is_in_store, spark_path, table_files, uri_of
 
 
-def check_stores(spark: SparkSession, home: Files, places: Mapping[SinkName, TablePlace]) -> None:
-    """Refuses tables that this runtime cannot write into exactly once where they are. Writes nothing.
+def prepare_stores(spark: SparkSession, home: Files, places: Mapping[SinkName, TablePlace]) -> None:
+    """Refuses tables that this runtime cannot write into exactly once where they are, and gives Spark the log store for S3.
+
+    Writes nothing into a store.
 
     Raises:
         MissingRequirementError: Spark has no client of a store, or cannot commit conditionally there.

@@ -19,11 +19,11 @@ class TablePlace:
 
     uri: str
     name: str | None = None
-    """The name in a catalog, which does not depend on the session's catalog and schema if the table is missing; None for a path."""
+    """The name in the catalog; None for a path. For a missing table it includes catalog and schema."""
     staged_prefix: str | None = None
     """The name prefix of staged files that a savepoint has brought before the table is created; None without such files."""
     location: str | None = None
-    """The URL at which Spark's catalog would create the table under its name; None if it has the name."""
+    """The URL at which Spark's catalog would create the table; None if the table exists or has a path."""
 
 
 def check_address(address: TableAddress) -> None:
@@ -54,8 +54,7 @@ def locate(spark: SparkSession, address: TableAddress) -> TablePlace:
             remedy="Correct the name, or give Spark the catalog (spark.sql.catalog.…).",
             table=name,
         ) from error
-    new = None if exists else new_table(spark, name)
-    location = new[1] if new else table_location(spark, name) if exists else None
+    full_name, location = (name, table_location(spark, name)) if exists else new_table(spark, name) or (name, None)
     if location is None:
         raise UnsupportedTableError(
             f"{name} is not a Delta table." if exists else f"Table {name} does not exist, and only its catalog can create it.",
@@ -63,4 +62,4 @@ def locate(spark: SparkSession, address: TableAddress) -> TablePlace:
             table=name,
         )
     uri = table_uri(unquote(urlsplit(location).path) if location.startswith("file:") else unquote(location))
-    return TablePlace(uri, new[0], location=unquote(location)) if new else TablePlace(uri, name)
+    return TablePlace(uri, full_name, location=None if exists else unquote(location))

@@ -12,11 +12,11 @@ from pyspark.sql.types import DataType, StructField, StructType
 from spark_jobs.api.sink import SchemaEvolution, TableDesign
 from spark_jobs.protocol.errors import UnsupportedTableError, first_line
 from spark_jobs.protocol.steps import Step, step
+from spark_jobs.protocol.table_shape import COLUMN_MAPPING, GENERATED
 from spark_jobs.publication.delta_jvm import DeltaJvm
 from spark_jobs.publication.sql_names import delta_at, quoted
 from spark_jobs.runtime.tables.new_tables import create_table, give_name, is_unnamed
 from spark_jobs.runtime.tables.schemas import (
-    COLUMN_MAPPING,
     FieldPath,
     Growth,
     fit,
@@ -29,7 +29,6 @@ from spark_jobs.runtime.tables.schemas import (
 from spark_jobs.runtime.tables.table_places import TablePlace
 from spark_jobs.storage.table_uris import spark_path
 
-_GENERATED = "delta.generationExpression"
 _DEFAULT = "CURRENT_DEFAULT"
 _FEATURE = "delta.feature."
 _VERSIONS = frozenset({"delta.minreaderversion", "delta.minwriterversion"})
@@ -276,7 +275,7 @@ def _check_fits(table: StagingTable, frame: DataFrame, name: str, grown: Growth)
         )
     extra = unknown_fields(frame.schema, grown.schema)
     required = lacking(
-        [f.name for f in table.schema.fields if not f.nullable and not {_GENERATED, _DEFAULT} & f.metadata.keys()], frame.columns
+        [f.name for f in table.schema.fields if not f.nullable and not {GENERATED, _DEFAULT} & f.metadata.keys()], frame.columns
     )
     if extra or required:
         problem = (

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
 from spark_jobs.protocol.errors import InvalidParameterError, NotFoundError
 from spark_jobs.protocol.ids import BatchId, InputName
-from spark_jobs.runtime.inputs.old_query import batches_since, files_read, kind_of, last_offsets
+from spark_jobs.runtime.inputs.old_query import batches_since, files_read, format_of, last_offsets
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.open import open_place
 from tests.support.memory_files import MemoryFiles
@@ -165,12 +165,12 @@ def test_a_missing_bucket_is_named(store: str) -> None:
 
 def test_an_offset_line_that_is_no_json_belongs_to_neither_kind() -> None:
     with pytest.raises(InvalidParameterError, match="neither a Delta table nor files"):
-        kind_of(ROWS, AdoptedOffsets(checkpoint="-", query="q", batch=BatchId(0), offset="-"))
+        format_of(ROWS, AdoptedOffsets(checkpoint="-", query="q", batch=BatchId(0), offset="-"))
 
 
 @pytest.mark.parametrize(("offset", "kind"), [(DELTA, "delta"), ({"logOffset": 3}, "files")])
 def test_the_kind_of_a_source_is_recognized_by_its_offset_line(offset: Any, kind: str) -> None:
-    assert kind_of(ROWS, adopted(offset)) == kind
+    assert format_of(ROWS, adopted(offset)) == kind
 
 
 def entry(number: int) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from spark_jobs.control.home import HomeInStore
 from spark_jobs.protocol.errors import MissingRequirementError
 from spark_jobs.protocol.ids import SinkName
 from spark_jobs.runtime.tables import store_requirements
-from spark_jobs.runtime.tables.store_requirements import check_conditional_writes, check_stores
+from spark_jobs.runtime.tables.store_requirements import check_conditional_writes, prepare_stores
 from spark_jobs.runtime.tables.table_places import TablePlace
 from tests.support.memory_files import MemoryFiles
 
@@ -34,7 +34,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_spark_commits_to_a_store_only_by_conditional_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     prepared = list[str]()
     monkeypatch.setattr(store_requirements, "make_commits_conditional", lambda _, uri: prepared.append(uri))
-    check_stores(SPARK, HomeInStore(Store()), {HOURLY: TablePlace("s3://lake/hourly")})
+    prepare_stores(SPARK, HomeInStore(Store()), {HOURLY: TablePlace("s3://lake/hourly")})
     assert prepared == ["s3://lake/home", "s3://lake/hourly"], "channels too"
 
 
