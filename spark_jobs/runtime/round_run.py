@@ -68,6 +68,7 @@ class RoundRun:
     """A round that an attempt begins or continues.
 
     A stage passes over rows that it cannot process, within its tolerance. The loss ledger records them, and a later run may backfill them.
+    It is the :class:`~spark_jobs.runtime.checkpoints.publishing.Publisher` of the attempt's checkpoints.
     """
 
     graph: Graph

@@ -62,6 +62,7 @@ class RunningPipeline:
     """Runs until all stages have ended, the pipeline is stopped or cancelled, a stage's failure ends it, or no stage can work.
 
     A stage with an unbounded input does not end by itself. Any other stage begins when the stages that it reads have ended.
+    A stop uses it as a :class:`~spark_jobs.runtime.checkpoints.stopping.Stoppable`.
     """
 
     def __init__(self, run: RoundRun) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from spark_jobs.api.graph import Graph
 from spark_jobs.api.parameters import BoundParameters
@@ -31,65 +32,102 @@ def begin_round(
         plan: The plan of the start.
         attempt: The attempt, which has begun.
     """
-    rounds, decision, settled = Rounds(home), plan.decision, plan.settled
+    rounds, decision = Rounds(home), plan.decision
     if isinstance(decision, Continue):
         return decision.round
     interrupted = replaced_round(decision)
     if interrupted is not None:
-        changed = {
+        following = _in_place_of(interrupted, parameters, request, plan, attempt, rounds.losses(interrupted.round))
+        # before the round begins, so that no round begins without pinned ends if this process dies
+        _pin_same_ends(rounds, interrupted, following, graph.sources.keys() - plan.settled.renewed)
+        return rounds.begin(following)
+    LossLedger(home).record(attempt.round, attempt, plan.losses, request.accept_data_loss)
+    return rounds.begin(_new(graph, parameters, request, plan, attempt))
+
+
+def _new(
+    graph: Graph, parameters: BoundParameters, request: StartRequest, plan: StartPlan, attempt: AttemptDocument
+) -> RoundDocument:
+    settled, state = plan.settled, plan.goes_on_from
+    return RoundDocument(
+        round=attempt.round,
+        run=request.run,
+        incarnation=attempt.incarnation,
+        on_end=graph.on_end,
+        publish=request.publish,
+        parameters=parameters.public(),
+        graph=graph.describe(),
+        adopted=dict(plan.adopted),
+        begins=behind_stages(state, graph) if state else {},
+        begins_now=dict(plan.begins_now),
+        sources=dict(settled.sources),
+        new_sources=tuple(sorted(settled.renewed)),
+        taken_anew=tuple(sorted(settled.renewed_inputs)),
+        begun_at=datetime.now(UTC),
+    )
+
+
+def _in_place_of(
+    interrupted: RoundDocument,
+    parameters: BoundParameters,
+    request: StartRequest,
+    plan: StartPlan,
+    attempt: AttemptDocument,
+    recorded: Sequence[Loss],
+) -> RoundDocument:
+    """Returns the round that replaces an interrupted one, with its pipeline and its ``on_end``.
+
+    Args:
+        interrupted: The replaced round.
+        parameters: Parameters of the pipeline.
+        request: The start request.
+        plan: The plan of the start.
+        attempt: The attempt.
+        recorded: The losses of the replaced round.
+    """
+    settled, head = plan.settled, plan.facts.head
+    is_read = head is not None and head.round == interrupted.round
+    new_before = () if is_read else interrupted.new_sources
+    taken_before = interrupted.taken_anew if interrupted.run == request.run else ()
+    losses = carried_losses(recorded, plan.goes_on_from, settled.renewed)
+    older = [loss for loss in request.backfill if loss not in losses.carried]
+    return interrupted.model_copy(
+        update={
             "round": attempt.round,
             "run": request.run,
             "incarnation": attempt.incarnation,
             "begun_at": datetime.now(UTC),
+            "parameters": parameters.public(),
+            "sources": dict(settled.sources),
+            "adopted": dict(plan.adopted),
+            "begins_now": without(settled.renewed, interrupted.begins_now),
+            "new_sources": tuple(sorted(settled.renewed.union(new_before))),
+            "taken_anew": tuple(sorted(settled.renewed_inputs.union(taken_before))),
+            "losses": (*losses.carried, *older),
+            "undoes": losses.undone,
+            "for_backfill": bool(request.backfill),
         }
-        changed |= {"parameters": parameters.public(), "sources": dict(settled.sources), "adopted": dict(plan.adopted)}
-        changed |= {"begins_now": without(settled.renewed, interrupted.begins_now)}
-        is_read = plan.facts.head is not None and plan.facts.head.round == interrupted.round
-        changed |= {"new_sources": tuple(sorted(settled.renewed.union(() if is_read else interrupted.new_sources)))}
-        done = interrupted.taken_anew if interrupted.run == request.run else ()
-        changed |= {"taken_anew": tuple(sorted(settled.renewed_inputs.union(done)))}
-        recorded = rounds.losses(interrupted.round)
-        carried = carried_losses(recorded, plan.goes_on_from, settled.renewed)
-        older = [loss for loss in request.backfill if loss not in carried["losses"]]
-        changed |= carried | {"losses": (*carried["losses"], *older), "for_backfill": bool(request.backfill)}
-        following = interrupted.model_copy(update=changed)
-        _pin_same_ends(rounds, graph, interrupted, following, plan)
-        return rounds.begin(following)
-    LossLedger(home).record(attempt.round, attempt, plan.losses, request.accept_data_loss)
-    return rounds.begin(
-        RoundDocument(
-            round=attempt.round,
-            run=request.run,
-            incarnation=attempt.incarnation,
-            on_end=graph.on_end,
-            publish=request.publish,
-            parameters=parameters.public(),
-            graph=graph.describe(),
-            adopted=dict(plan.adopted),
-            begins=behind_stages(plan.goes_on_from, graph) if plan.goes_on_from else {},
-            begins_now=dict(plan.begins_now),
-            sources=dict(settled.sources),
-            new_sources=tuple(sorted(settled.renewed)),
-            taken_anew=tuple(sorted(settled.renewed_inputs)),
-            begun_at=datetime.now(UTC),
-        )
     )
 
 
-def _pin_same_ends(rounds: Rounds, graph: Graph, interrupted: RoundDocument, following: RoundDocument, plan: StartPlan) -> None:
-    """Gives a round the pinned ends of the round that it replaces.
-
-    It is called before the round begins, so that no round begins without pinned ends if this process dies.
-    """
-    for source in graph.sources.keys() - plan.settled.renewed:
+def _pin_same_ends(rounds: Rounds, interrupted: RoundDocument, following: RoundDocument, sources: Collection[InputName]) -> None:
+    """Gives a round the pinned ends of the round that it replaces."""
+    for source in sources:
         if pinned := rounds.pinned(interrupted.round, source):
             rounds.pin(following.round, pinned)
 
 
-def carried_losses(
-    recorded: Sequence[Loss], before: Manifest | None, renewed: Collection[InputName]
-) -> dict[str, tuple[LossId, ...]]:
-    """Returns the losses of a replaced round as fields of the new one.
+class RoundLosses(NamedTuple):
+    """The losses of a replaced round."""
+
+    carried: tuple[LossId, ...]
+    """Those that also hold for the new round."""
+    undone: tuple[LossId, ...]
+    """The others: the new round reads their rows."""
+
+
+def carried_losses(recorded: Sequence[Loss], before: Manifest | None, renewed: Collection[InputName]) -> RoundLosses:
+    """Returns the losses of a replaced round, as the new one takes them.
 
     Args:
         recorded: All losses of the replaced round.
@@ -98,9 +136,9 @@ def carried_losses(
     """
     named = {*(loss.id for loss in before.losses), *before.backfilled} if before else set()
     ids = {loss.id: loss.input for loss in recorded if loss.id is not None}
-    carried = [
+    carried = tuple(
         loss
         for loss, source in ids.items()
         if before is not None and source not in renewed and (loss in named or position_of_loss(loss)[0] < before.round)
-    ]
-    return {"losses": tuple(carried), "undoes": tuple(loss for loss in ids if loss not in carried)}
+    )
+    return RoundLosses(carried, tuple(loss for loss in ids if loss not in carried))

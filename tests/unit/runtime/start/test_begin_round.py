@@ -18,7 +18,7 @@ def test_a_round_that_replaces_another_keeps_its_losses_up_to_the_checkpoint_and
 
     recorded = [lost(1), lost(2, "clicks"), lost(3)]
     before = a_manifest(1, losses=tuple(recorded[:2]))
-    assert carried_losses(recorded, before, ()) == {"losses": ("1-1", "1-2"), "undoes": ("1-3",)}
-    assert carried_losses(recorded, before, [InputName("clicks")]) == {"losses": ("1-1",), "undoes": ("1-2", "1-3")}
-    assert carried_losses(recorded, None, ()) == {"losses": (), "undoes": ("1-1", "1-2", "1-3")}
-    assert carried_losses(recorded, a_manifest(2), ()) == {"losses": ("1-1", "1-2", "1-3"), "undoes": ()}, "of earlier rounds"
+    assert carried_losses(recorded, before, ()) == (("1-1", "1-2"), ("1-3",))
+    assert carried_losses(recorded, before, [InputName("clicks")]) == (("1-1",), ("1-2", "1-3"))
+    assert carried_losses(recorded, None, ()) == ((), ("1-1", "1-2", "1-3"))
+    assert carried_losses(recorded, a_manifest(2), ()) == (("1-1", "1-2", "1-3"), ()), "of earlier rounds"
