@@ -176,7 +176,7 @@ def order_run(
 def _expects_short_run(
     home: Files, pipeline: Pipeline, values: dict[str, Any], options: StartOptions, request: RequestId | None
 ) -> bool:
-    from spark_jobs.runtime.start.short_runs import expects_short_run
+    from spark_jobs.cli.short_runs import expects_short_run
 
     asked = Channel(home).request(request) if request else None
     parameters = pipeline.bind(asked.parameters if asked else values)

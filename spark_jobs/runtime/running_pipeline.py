@@ -48,7 +48,7 @@ from spark_jobs.runtime.checkpoints.stopping import Stop
 from spark_jobs.runtime.round_run import RoundRun
 from spark_jobs.runtime.stages.running_stage import EndingStage, RunningStage, StageAtWork
 from spark_jobs.runtime.stages.stage import StageRun
-from spark_jobs.runtime.start.work_directory import begin_drain, drain_begun, is_taken_over, take_over
+from spark_jobs.runtime.start.drain_marks import begin_drain, drain_begun, is_taken_over, take_over
 
 _LOG = logging.getLogger(__name__)
 _LOOK_S = 0.05

@@ -1,24 +1,20 @@
 """Decides which work directory an attempt uses: the last one, or one built from the newest checkpoint."""
 
-import json
 from pathlib import Path
 
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
 from spark_jobs.home.layout import work_path
-from spark_jobs.protocol.codec import canonical
 from spark_jobs.protocol.documents import AttemptDocument, Manifest, WorkDirectory
 from spark_jobs.protocol.errors import CorruptDocumentError, RejectedError
-from spark_jobs.protocol.ids import RequestId, StageName, new_work_directory_id
+from spark_jobs.protocol.ids import StageName, new_work_directory_id
 from spark_jobs.protocol.spark_versions import spark_minor
 from spark_jobs.protocol.start_requests import StartRequest
-from spark_jobs.protocol.steps import Step, step
 from spark_jobs.runtime.spark.spark_log import SparkLog, checkpoint_directory
 from spark_jobs.runtime.start.decision import HomeFacts
+from spark_jobs.runtime.start.drain_marks import drain_begun, has_lost_a_drain
 from spark_jobs.runtime.start.restore import is_half_built, is_whole
 from spark_jobs.storage.files import Files, is_mounted
 
-_DRAINING, _TAKEN_OVER = "draining.json", "taken_over.json"
-_NO_DRAIN = b"{}\n"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -35,58 +31,6 @@ def new_work_directory(host: str) -> WorkDirectory:
     """Returns a new work directory."""
     directory = new_work_directory_id()
     return WorkDirectory(id=directory, path=work_path(directory), host=host)
-
-
-def begin_drain(work: Files, request: RequestId) -> None:
-    """Marks a work directory in which a drain ends stages before their inputs end: only that drain may go on there. Durable, idempotent.
-
-    Two files have the mark. If one is lost, no stage runs on with a watermark at the end of time.
-    """
-    mark = canonical({"request": request}) + b"\n"
-    with step(Step.DRAIN_BEGIN):
-        work.create(_DRAINING, mark)
-        work.replace(_TAKEN_OVER, mark)
-
-
-def drain_begun(work: Files) -> RequestId | None:
-    """Returns the request for which the stages of a work directory are being drained, or None.
-
-    Raises:
-        CorruptDocumentError: The mark of the drain was altered.
-    """
-    if _DRAINING not in work.names(""):
-        return None
-    data = work.read(_DRAINING)
-    try:
-        return RequestId(json.loads(data)["request"])
-    except (ValueError, LookupError, TypeError) as error:
-        raise CorruptDocumentError(
-            f"{work.url}/{_DRAINING} does not name the request of a drain.",
-            exists="The newest checkpoint is valid.",
-            safe="Nothing was changed.",
-            remedy="Start the pipeline again: it continues from its newest checkpoint.",
-            path=f"{work.url}/{_DRAINING}",
-        ) from error
-
-
-def take_over(work: Files) -> None:
-    """Marks a work directory in which stages may run: every drain that was requested before it was built is answered.
-
-    Durable, idempotent.
-    """
-    work.create(_TAKEN_OVER, _NO_DRAIN)
-
-
-def is_taken_over(work: Files) -> bool:
-    """Returns True if the stages of a work directory may run.
-
-    The attempt that built it may have died before it refused older drains.
-    """
-    return _TAKEN_OVER in work.names("")
-
-
-def _has_lost_a_drain(work: Files) -> bool:
-    return is_taken_over(work) and work.read(_TAKEN_OVER) != _NO_DRAIN
 
 
 def why_not_in_place(home: Files, previous: AttemptDocument, head: Manifest | None, boot: str | None) -> str | None:
@@ -109,7 +53,7 @@ def why_not_in_place(home: Files, previous: AttemptDocument, head: Manifest | No
         drain = drain_begun(work)
     except CorruptDocumentError:
         return "its stages were being drained for an unknown request"
-    if drain is None and _has_lost_a_drain(work):
+    if drain is None and has_lost_a_drain(work):
         return "its stages were being drained for an unknown request"
     if drain is not None and drain not in [each.request for each in CheckpointRequests(home).open()]:
         return "its stages were being drained for a request that is no longer open"

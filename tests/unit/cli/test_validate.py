@@ -10,7 +10,8 @@ from typer.testing import Result
 from spark_jobs.api.load import load_pipeline
 from spark_jobs.protocol.documents import CheckpointKind, Publish
 from spark_jobs.publication.publisher import publish
-from spark_jobs.runtime.start.work_directory import boot_id, take_over
+from spark_jobs.runtime.start.drain_marks import take_over
+from spark_jobs.runtime.start.work_directory import boot_id
 from spark_jobs.storage.local import LocalFiles
 from tests.support.command_line import FLIGHTS, UsedHome, document, spark_jobs
 from tests.support.savepoint_site import SavepointSite

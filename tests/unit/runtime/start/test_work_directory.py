@@ -9,14 +9,8 @@ from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, Wanted
 from spark_jobs.protocol.errors import AlreadyExistsError
 from spark_jobs.runtime.spark.spark_facts import SPARK_MINOR, SPARK_VERSION
 from spark_jobs.runtime.start.decision import HomeFacts
-from spark_jobs.runtime.start.work_directory import (
-    begin_drain,
-    drain_begun,
-    is_taken_over,
-    take_over,
-    why_not_in_place,
-    why_rebuilt,
-)
+from spark_jobs.runtime.start.drain_marks import begin_drain, drain_begun, is_taken_over, take_over
+from spark_jobs.runtime.start.work_directory import why_not_in_place, why_rebuilt
 from spark_jobs.storage.files import create_document
 from spark_jobs.storage.local import LocalFiles
 from tests.support.attempts import attempt

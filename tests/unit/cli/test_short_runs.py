@@ -11,12 +11,12 @@ import pytest
 from spark_jobs import DeltaSink, Pipeline
 from spark_jobs.api.parameters import BoundParameters
 from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
+from spark_jobs.cli import short_runs
+from spark_jobs.cli.short_runs import FEW_BYTES, FEW_ROWS, SHORT, expects_short_run
 from spark_jobs.home.layout import attempt_path
 from spark_jobs.protocol.documents import CheckpointKind, RestoreFrom
 from spark_jobs.protocol.ids import CheckpointId, InputName, LossId, RunId, StageName
 from spark_jobs.protocol.start_requests import StartOptions
-from spark_jobs.runtime.start import short_runs
-from spark_jobs.runtime.start.short_runs import FEW_BYTES, FEW_ROWS, SHORT, expects_short_run
 from tests.support.aged_home import GRAPH, ask, begin
 from tests.support.memory_files import MemoryFiles
 from tests.support.staged_pipeline import a_manifest, a_stage_cut
