@@ -5,7 +5,7 @@ import subprocess
 import time
 from pathlib import Path
 
-_READY_S = 60.0
+_READY_S = 180.0
 
 
 def ready(process: "subprocess.Popen[str]", mark: Path) -> None:
