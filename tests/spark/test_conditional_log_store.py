@@ -1,6 +1,8 @@
 """Spark's commits to tables in stores. If several writers commit one version, one succeeds. A commit whose answer is lost counts once."""
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,6 +23,8 @@ from spark_jobs.storage.open import open_place
 from spark_jobs.storage.table_uris import table_files
 from tests.support.lost_answers import lost_answers
 from tests.support.object_store import object_store_apart, s3_environment
+from tests.support.opened_tables import opened
+from tests.support.pages import ROOT, blocks
 from tests.support.versitygw import versitygw_of
 
 pytestmark = pytest.mark.spark
@@ -229,3 +233,35 @@ def test_a_commit_that_was_replaced_since_it_was_listed_is_read_as_it_is(spark: 
     assert "java.io.FileNotFoundException" in java_class_names(caught.value.java_exception)
     files.create(path, b"created again, with more bytes")
     assert commits.read(0) == "created again, with more bytes"
+
+
+OWN_JOB = """
+import sys
+from spark_jobs.publication.conditional_log_store import check_commits
+from spark_jobs.runtime.spark.session import start_session
+from tests.support.kafka_broker import jars
+from tests.support.object_store import S3_JARS
+from tests.support.run_site import APPLICATION
+
+jar, table = sys.argv[1:]
+stores = {f"spark.delta.logStore.{scheme}.impl": "sparkjobs.ConditionalLogStore" for scheme in ("s3", "s3a")}
+spark = start_session("own", APPLICATION | stores, jars=[jar, *jars(S3_JARS)])
+for _ in range(2):
+    spark.range(1).write.format("delta").mode("append").save(table)
+check_commits(spark, table)
+spark.stop()
+"""
+"""A job that writes to a table with the jar. Its second commit of one version must fail."""
+
+
+@pytest.mark.nightly
+def test_a_job_of_ones_own_commits_conditionally_with_the_jar_of_the_guide(store: str, tmp_path: Path) -> None:
+    (commands,) = (block.text for block in blocks(ROOT / "docs/how-to/homes-in-stores.md", "console") if "javac" in block.text)
+    (tmp_path / "spark_jobs").symlink_to(ROOT / "spark_jobs")
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    subprocess.run(["bash", "-ec", commands], cwd=tmp_path, env=os.environ | {"PATH": path}, check=True, timeout=300)
+    table = f"{store}/{uuid4()}"
+    own = [sys.executable, "-c", OWN_JOB, str(tmp_path / "sparkjobs.jar"), table]
+    done = subprocess.run(own, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert opened(table).to_pyarrow_table().num_rows == 2
