@@ -45,7 +45,6 @@ from spark_jobs.protocol.start_requests import StartRequest
 from spark_jobs.publication.publisher import never_public, publish, published
 from spark_jobs.publication.transactions import Publishers
 from spark_jobs.runtime.checkpoints.blocked_publication import Blocking
-from spark_jobs.runtime.checkpoints.tidying import Tidying
 from spark_jobs.runtime.driver.cancellation import Cancellation
 from spark_jobs.runtime.driver.driver_log import bounded_outputs, driver_log
 from spark_jobs.runtime.driver.heartbeat import Heartbeat
@@ -357,7 +356,7 @@ class Application:
                 publishers=publishers,
                 mask=mask,
                 accept_data_loss=request.accept_data_loss,
-                tidying=self._tidying(session_for_run(spark)),
+                tidying=self._planner.tidying(session_for_run(spark)),
                 backfills=request.backfill,
                 left_out=left_out,
             )
@@ -439,9 +438,6 @@ class Application:
         """
         if run.parent is not None:
             run.blocking.publish_or_block(run.parent, run.publishers)
-
-    def _tidying(self, session: SparkSession) -> Tidying:
-        return Tidying(self.home, self.graph, self.graph.archives(self.parameters), session)
 
     def _is_half_done(self, facts: HomeFacts) -> bool:
         """Returns True if a planned batch must be computed again unchanged, although some of its input may be missing."""

@@ -136,9 +136,7 @@ class StartPlanner:
         returned = {name: stage.frame.schema for name, stage in planned.stages.items()}
         check_waiting(returned, self._waiting(request, decision, facts), gained_columns(settled.before, settled.sources))
         check_stages(self.graph, session, planned.stages, adopted)
-        losses = self._losses_by_tidying(
-            request, decision, places, spark, Tidying(self.home, self.graph, self.graph.archives(self.parameters), session)
-        )
+        losses = self._losses_by_tidying(request, decision, places, spark, self.tidying(session))
         fates = stage_fates(decision, facts, self.graph.describe())
         self._check_empty_stages(decision, fates, places, spark)
         return StartPlan(
@@ -155,6 +153,10 @@ class StartPlanner:
             adopted=adopted,
             losses=losses,
         )
+
+    def tidying(self, session: SparkSession) -> Tidying:
+        """Returns what archives or deletes the files that were read."""
+        return Tidying(self.home, self.graph, self.graph.archives(self.parameters), session)
 
     def lost_rows(self, request: StartRequest, plan: StartPlan) -> Sequence[Loss]:
         """Returns the lost rows of sources that the start would leave out. Checks nothing if its savepoint is in another place."""
