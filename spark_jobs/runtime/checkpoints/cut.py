@@ -101,7 +101,7 @@ class Cut:
     alignment_s: float
     """The time that stages were held for it."""
     failing: frozenset[StageName] = frozenset()
-    """The failing stages. An aligned cut leaves them out."""
+    """The failing stages that it does not wait for. If it is aligned, it leaves them out."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,8 @@ def take_cut(stages: Sequence[Cuttable], alignment: Alignment, waiting: Waiting)
         aligned = alignment.wanted and _align([stage for stage in stages if not stage.ends], alignment, waiting, failing)
         if not aligned:
             release(stages)
-        failing |= {stage.name for stage in stages if stage.is_failing()}
+        if not (aligned and alignment.with_failing):  # otherwise each stage is held, and has read all rows of those before it
+            failing |= {stage.name for stage in stages if stage.is_failing()}
         batches = _consistent(stages, waiting)
         alignment_s = waiting.now_s() - began_s if alignment.wanted else 0.0
         return Cut(batches, aligned, alignment_s, frozenset(failing))

@@ -261,6 +261,7 @@ def test_a_failing_stage_without_unread_rows_is_cut_without_waiting() -> None:
     line.producer.fails()
     cut = take_cut(line.stages[:1], Alignment(), line.waiting(50.0))
     assert (cut.aligned, cut.alignment_s, cut.batches) == (True, 0.0, {"producer": 9})
+    assert not cut.failing, "no table shows less than the others"
 
 
 def test_each_hold_and_release_of_a_stage_is_reported_during_a_stop() -> None:
