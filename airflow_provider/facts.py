@@ -129,12 +129,14 @@ def log_result(log: Any, facts: Mapping[str, Any], done_by: RunId) -> None:
             )
 
 
-def publication_facts(home: str, plan: Publication, results: Mapping[SinkName, SinkResult]) -> dict[str, Any]:
-    """Returns the result of a publication: :func:`checkpoint_facts` with ``version``. ``rows`` are those of the checkpoint's round.
+def publication_facts(home: str, plan: Publication) -> dict[str, Any]:
+    """Returns the result of a publication that was carried out: :func:`checkpoint_facts` with ``version``.
+
+    ``rows`` are those of the checkpoint's round.
 
     If the checkpoint was public and was discarded since, everything except ``home``, ``checkpoint``, ``table`` and ``version`` is None.
     """
-    sinks = _results(results)
+    sinks = _results(plan.results())
     if plan.was_discarded:
         return _unknown(home, plan.checkpoint) | {"sinks": {name: sink | {"rows": None} for name, sink in sinks.items()}}
     return _facts(home, plan.manifest, LossLedger(plan.files).is_exact(plan.manifest)) | {"sinks": sinks}

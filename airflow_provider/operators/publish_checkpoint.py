@@ -144,7 +144,8 @@ class PublishCheckpointOperator(WaitingTask, PipelineOperator):
             while (plan := plan_publication(self.hook.files(home), checkpoint)).by_spark:
                 self.log.info("Checkpoint %s of %s: Spark publishes %s.", checkpoint, home, ", ".join(plan.by_spark))
                 self._publish_by_spark(context, home, checkpoints)
-            facts[home] = publication_facts(home, plan, plan.carry_out())
+            plan.carry_out()
+            facts[home] = publication_facts(home, plan)
             self._results += (HomeResult(facts[home], None if plan.was_discarded else plan.manifest),)
             for sink in facts[home]["sinks"].values():
                 public = (checkpoint, home, sink["table"], sink["version"])

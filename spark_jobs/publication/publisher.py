@@ -106,31 +106,26 @@ def publish(
     """
     planned = plan_publication(files, checkpoint, sinks=sinks, by_policy=by_policy, policy=policy, at_once=True)
     planned.require(publishers)
-    return planned.carry_out(publishers)
+    planned.carry_out(publishers)
+    return planned.results()
 
 
-@dataclass(frozen=True)
-class Published:
-    """The result of a publication by policy.
+def publish_due(
+    files: Files,
+    checkpoint: CheckpointId,
+    publishers: Publishers,
+    *,
+    sinks: Iterable[SinkName] | None = None,
+    holds: bool = False,
+) -> "Publication":
+    """Publishes a checkpoint by the policies of its sinks, like :func:`publish`. Returns the publication, carried out.
 
-    Args:
-        results: Results as in :func:`publish`. A held sink has no version.
-        held: Errors of tables with a hold that refused their rows, by sink. The other tables are public.
+    With ``holds``, it leaves out tables that refuse their rows while their holds last.
     """
-
-    results: Mapping[SinkName, SinkResult]
-    held: Mapping[SinkName, StreamPipelineError]
-
-
-def publish_due(files: Files, checkpoint: CheckpointId, publishers: Publishers, *, holds: bool = True) -> Published:
-    """Publishes a checkpoint by the policies of its sinks, like :func:`publish`.
-
-    Leaves out tables that refuse their rows while their holds last. ``holds=False`` ignores all holds.
-    """
-    planned = plan_publication(files, checkpoint, by_policy=True, holds=holds, at_once=True)
+    planned = plan_publication(files, checkpoint, sinks=sinks, by_policy=True, holds=holds, at_once=True)
     planned.require(publishers)
-    results = planned.carry_out(publishers)
-    return Published(results, planned.holding.refused)
+    planned.carry_out(publishers)
+    return planned
 
 
 @dataclass(frozen=True)
@@ -189,23 +184,32 @@ class Publication:
                     if _replaces_own(transaction, cut):
                         _refuse_rows_of_others(sink, transaction, cut, publishers)
 
-    def carry_out(self, publishers: Publishers = WITHOUT_SPARK) -> dict[SinkName, SinkResult]:
-        """Carries out the plan. Results, errors and idempotence are those of :func:`publish`."""
+    @property
+    def held(self) -> Mapping[SinkName, StreamPipelineError]:
+        """Returns the errors of tables with a hold that have refused their rows, by sink."""
+        return self.holding.refused
+
+    def carry_out(self, publishers: Publishers = WITHOUT_SPARK) -> None:
+        """Carries out the plan. Errors and idempotence are those of :func:`publish`."""
         store, manifest = CheckpointStore(self.files), self.manifest
         store.make_durable({m.checkpoint for plan in self.plans.values() for transaction in plan for m in transaction.manifests})
         self.check(publishers)
         changed: list[tuple[SinkName, OpenTable]] = []
         for sink, plan in self.plans.items():
-            if sink not in self.holding.refused:
+            if sink not in self.held:
                 with self.holding.of(sink):
                     plan_again = partial(prepare, store, manifest, sink, by_round=sink in self.by_round, together=self.together)
                     changed += [(sink, table) for table in _publish_sink(manifest, sink, plan_again, plan, publishers)]
         for sink, table in changed:  # after all publications, so that none waits for this
             _keep_deleted_keys(manifest.sinks[sink], table, publishers)
             publishers.keep_log_short(table)
+
+    def results(self) -> dict[SinkName, SinkResult]:
+        """Returns the results of :func:`publish`, after the plan was carried out. A held sink has no version. Reads all tables."""
+        store = CheckpointStore(self.files)
         return {
-            sink: _result(store, manifest, sink, self.checkpoint, held=sink in self.holding.refused)
-            for sink in ordered_sinks(manifest)
+            sink: _result(store, self.manifest, sink, self.checkpoint, held=sink in self.held)
+            for sink in ordered_sinks(self.manifest)
             if sink in self.sinks
         }
 

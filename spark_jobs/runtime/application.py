@@ -42,7 +42,7 @@ from spark_jobs.protocol.ids import AttemptNumber, SinkName
 from spark_jobs.protocol.masking import Mask, masked_error, masking
 from spark_jobs.protocol.reports import reported_error
 from spark_jobs.protocol.start_requests import StartRequest
-from spark_jobs.publication.publisher import never_public, publish, published
+from spark_jobs.publication.publisher import never_public, publish_due, published
 from spark_jobs.publication.transactions import Publishers
 from spark_jobs.runtime.checkpoints.blocked_publication import Blocking
 from spark_jobs.runtime.driver.cancellation import Cancellation
@@ -262,7 +262,7 @@ class Application:
         def find_plan(spark: SparkSession, publishers: Publishers) -> StartPlan:
             check_shared(spark, self.home)
             if isinstance(decision, BeginFromSavepoint) and decision.checkpoint is not None:
-                publish(self.home, decision.checkpoint, by_policy=True, publishers=publishers)
+                publish_due(self.home, decision.checkpoint, publishers)
             plan = self._planner.plan(request, decision, facts, start, spark)
             check_conditional_writes(spark, plan.places)
             return plan
@@ -406,8 +406,8 @@ class Application:
                 raise lost
             return _success(request, manifest, results)
         blocking, publishers = Blocking(self.home, masking(self.parameters.secrets)), Publishers(self.start_spark)
-        publish_now = blocking.publish_or_block if manifest.may_end_blocked else blocking.publish
-        return _success(request, manifest, publish_now(manifest, publishers), blocking.blocked)
+        results = blocking.results(manifest, publishers, may_block=manifest.may_end_blocked)
+        return _success(request, manifest, results, blocking.blocked)
 
     def _open_requests(self) -> OpenRequests:
         return OpenRequests(self.home, masking(self.parameters.secrets), self.start_spark)

@@ -34,7 +34,7 @@ from spark_jobs.protocol.losses import Loss, PassedOver, StagedFile, beyond, goe
 from spark_jobs.protocol.masking import Mask, unmasked
 from spark_jobs.protocol.pins import Pin
 from spark_jobs.publication.evidence import is_shown
-from spark_jobs.publication.publisher import plan_publication, publish
+from spark_jobs.publication.publisher import plan_publication, publish_due
 from spark_jobs.publication.transactions import Publishers
 from spark_jobs.runtime.checkpoints.blocked_publication import Blocking
 from spark_jobs.runtime.checkpoints.checkpoint_try import CheckpointTry, stages_behind
@@ -426,8 +426,7 @@ class RoundRun:
         Raises:
             StreamPipelineError: A due sink that is not held is not published. The checkpoint is valid.
         """
-        publish = self.blocking.publish_or_block if may_block else self.blocking.publish
-        results = publish(manifest, self.publishers)
+        results = self.blocking.results(manifest, self.publishers, may_block=may_block)
         if self.blocking.is_blocked:
             # If a later attempt is live, the error may only come from its deletions.
             Attempts(self.home).check_live(self.attempt.attempt)
@@ -474,7 +473,7 @@ class RoundRun:
     def publish_sink(self, manifest: Manifest, sink: SinkName) -> None:
         """Publishes a checkpoint, and all earlier ones, in one sink."""
         with publications_of(self.site.spark):
-            publish(self.home, manifest.checkpoint, sinks=[sink], by_policy=True, publishers=self.publishers)
+            publish_due(self.home, manifest.checkpoint, self.publishers, sinks=[sink])
 
     def publish_all(self, manifest: Manifest) -> None:
         """Publishes a checkpoint, and all earlier ones, in every due sink that is not held, or records a blocked publication."""

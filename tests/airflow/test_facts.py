@@ -27,7 +27,8 @@ def pipeline(tmp_path: Path) -> StagedPipeline:
 def exact(pipeline: StagedPipeline, manifest: Manifest) -> list[bool]:
     """Returns the value in the results of a wait for the checkpoint and of its publication."""
     plan = plan_publication(pipeline.files, manifest.checkpoint)
-    results = checkpoint_facts(pipeline.files, manifest), publication_facts("home", plan, plan.carry_out())
+    plan.carry_out()
+    results = checkpoint_facts(pipeline.files, manifest), publication_facts("home", plan)
     return [each["exact"] for each in results]
 
 

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -14,7 +15,7 @@ from spark_jobs.protocol.masking import Mask, masked_error
 from spark_jobs.protocol.reports import report_error
 from spark_jobs.publication.blocked import StagedRows, first_waiting, staged_rows, waiting_sinks
 from spark_jobs.publication.holds import hold_ends, may_heal
-from spark_jobs.publication.publisher import publish_due
+from spark_jobs.publication.publisher import Publication, publish_due
 from spark_jobs.publication.transactions import Publishers
 from spark_jobs.storage.files import Files
 
@@ -93,7 +94,7 @@ class Blocking:
         """Returns True if a blocked publication must be tried now."""
         return self._retries.is_due(time.monotonic())
 
-    def publish(self, manifest: Manifest, publishers: Publishers) -> Mapping[SinkName, SinkResult]:
+    def publish(self, manifest: Manifest, publishers: Publishers) -> Publication:
         """Publishes a checkpoint by policy, and records held tables. A drain holds none, because nothing after it would publish them.
 
         Raises:
@@ -101,27 +102,44 @@ class Blocking:
         """
         is_drain = manifest.checkpoint_kind is CheckpointKind.STOP and manifest.drained
         ended = self._ended_round(manifest)
-        of_round = {} if ended is None else publish_due(self._home, ended.checkpoint, publishers).held
+        of_round = {} if ended is None else publish_due(self._home, ended.checkpoint, publishers, holds=True).held
         published = publish_due(self._home, manifest.checkpoint, publishers, holds=not is_drain)
         if held := {**published.held, **of_round}:
             self.record_held(manifest, held)
         else:
             self.got_through()
-        return published.results
+        return published
 
-    def publish_or_block(self, manifest: Manifest, publishers: Publishers) -> Mapping[SinkName, SinkResult]:
-        """Publishes a checkpoint by policy, or records the blocked publication. If it is blocked, no sink in the result has a version.
+    def publish_or_block(self, manifest: Manifest, publishers: Publishers) -> None:
+        """Publishes a checkpoint by policy, or records the blocked publication.
 
         Raises:
             StreamPipelineError: The checkpoint can never become public, or waiting rows may be deleted soon.
         """
+        with self._recorded(manifest):
+            self.publish(manifest, publishers)
+
+    def results(self, manifest: Manifest, publishers: Publishers, *, may_block: bool) -> Mapping[SinkName, SinkResult]:
+        """Publishes a checkpoint as :meth:`publish` does, or as :meth:`publish_or_block` does, and returns the results.
+
+        If the publication is blocked, no sink has a version.
+        """
+        if not may_block:
+            return self.publish(manifest, publishers).results()
+        results = staged_results(manifest)
+        with self._recorded(manifest):
+            results = self.publish(manifest, publishers).results()
+        return results
+
+    @contextmanager
+    def _recorded(self, manifest: Manifest) -> Iterator[None]:
+        """Records an error of a publication that may succeed later."""
         try:
-            return self.publish(manifest, publishers)
+            yield
         except StreamPipelineError as error:
             if not may_heal(error):
                 raise
             self.failed(manifest, error)
-            return staged_results(manifest)
 
     def record_held(self, manifest: Manifest, held: Mapping[SinkName, StreamPipelineError]) -> None:
         """Records that tables with a hold have refused a publication, which is done in the other tables.

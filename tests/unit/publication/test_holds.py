@@ -25,7 +25,7 @@ from spark_jobs.protocol.ids import CheckpointId, SinkName
 from spark_jobs.publication import publisher
 from spark_jobs.publication.evidence import consistent_versions
 from spark_jobs.publication.holds import hold_ends, may_heal
-from spark_jobs.publication.publisher import WITHOUT_SPARK, Published, publish, publish_due
+from spark_jobs.publication.publisher import WITHOUT_SPARK, Publication, publish, publish_due
 from spark_jobs.publication.transactions import DeltaRsTransaction
 from tests.support.staged_pipeline import DAILY, HOURLY, StagedPipeline
 
@@ -78,8 +78,8 @@ class Tables:
     def _table_of(self, arguments: Any) -> str:
         return self.pipeline.tables[arguments[2]] if isinstance(arguments[1], Manifest) else ""
 
-    def publish(self, manifest: Manifest) -> Published:
-        return publish_due(self.pipeline.files, manifest.checkpoint, WITHOUT_SPARK)
+    def publish(self, manifest: Manifest) -> Publication:
+        return publish_due(self.pipeline.files, manifest.checkpoint, WITHOUT_SPARK, holds=True)
 
     def rows(self) -> tuple[list[int], list[int]]:
         hourly, daily = ([number for number, _ in self.pipeline.rows(sink)] for sink in (HOURLY, DAILY))
@@ -99,7 +99,7 @@ def test_other_tables_are_published_without_a_table_that_refuses_which_later_get
     accept = tables.refuse(refusing, UnsupportedTableError("It refuses."), at_commit=at_commit)
     for _ in range(3):
         published = tables.publish(tables.checkpoint())
-        assert (list(published.held), published.results[refusing].version) == ([refusing], None)
+        assert (list(published.held), published.results()[refusing].version) == ([refusing], None)
         assert published.held[refusing].evidence["sink"] == refusing
     other = DAILY if refusing == HOURLY else HOURLY
     assert dict(zip((HOURLY, DAILY), tables.rows(), strict=True)) == {refusing: [], other: [1, 2, 3]}
