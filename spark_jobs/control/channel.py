@@ -206,8 +206,8 @@ class Channel:
     def newest_attempt(self, run: RunId) -> AttemptDocument | None:
         """Returns the newest attempt of this run that has begun, or None if there is none or it was deleted."""
         names, asked = side_by_side(self.files, [self.attempts.names, partial(self._starts_of, run)])
-        numbers = (request.attempt for request in self._requests_of(run, asked))
-        return next((self.attempts.read(number) for number in numbers if number in names.begun), None)
+        begun = self._requests_of(run, [number for number in asked if number in names.begun])
+        return next((self.attempts.read(request.attempt) for request in begun), None)
 
     @contextmanager
     def refusals_answered(self, request: RequestId, mask: Mask) -> Iterator[None]:
@@ -267,7 +267,7 @@ class Channel:
     def answer(self, run: RunId) -> StartResponse | None:
         """Returns the newest answer of this run, with or without an error, or None if there is none or it was deleted."""
         answered, asked = side_by_side(self.files, [self.answered, partial(self._starts_of, run)])
-        newest = next((request for request in self._requests_of(run, asked) if request.attempt in answered), None)
+        newest = next(self._requests_of(run, [number for number in asked if number in answered]), None)
         names = self.files.names(ENDED)  # listed last: an answer is kept there before it is deleted from the others
         kept = next(iter(starts_of_run(names, run)), None)
         if kept is not None and (newest is None or newest.attempt <= kept):

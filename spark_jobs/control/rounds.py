@@ -89,11 +89,11 @@ class Rounds:
         begun = self.read(number)
         return LossLedger(self.files).of_round(number, begun.losses if begun else ())
 
-    def left_out(self, number: RoundNumber) -> "LeftOut":
+    def left_out(self, begun: RoundDocument) -> LeftOut:
         """Returns the losses of a round, and the other facts that an attempt at it needs to know of the ledger."""
-        begun, ledger = self.read(number), LossLedger(self.files)
+        ledger = LossLedger(self.files)
         names = ledger.names()
-        losses = ledger.of_round(number, begun.losses if begun else (), names)
+        losses = ledger.of_round(begun.round, begun.losses, names)
         own = {loss.id for loss in losses}
         older = [loss for loss in names.open if loss not in own]
         return LeftOut(losses, names.backfilled, names.undone, ledger.needed_files(older))

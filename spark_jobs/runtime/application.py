@@ -290,11 +290,11 @@ class Application:
             unfinished: A stop that an earlier attempt has left unfinished. It is abandoned before this attempt begins.
         """
         with ExitStack() as stack:
+            stack.enter_context(early)
             cancellation = stack.enter_context(
                 Cancellation(AttemptLease(self.home, request.attempt), interval_s=look_interval_s(self.home))
             )
             cancellation.check()
-            stack.enter_context(early)
             spark = self.start_spark()
             stack.callback(jvm_lock(self.home, spark).release)
             # Spark may have waited long for the cluster. In between the attempt may have been cancelled.
@@ -344,7 +344,7 @@ class Application:
             LossLedger(self.home).undo(round_document.undoes, round_document.round)
             if start:
                 attempt = start.bring_in(attempt, round_document, self.graph)
-            left_out = Rounds(self.home).left_out(round_document.round)
+            left_out = Rounds(self.home).left_out(round_document)
             site = self._site(spark, attempt, round_document, settled, places, heartbeat, cancellation, left_out)
             run = RoundRun(
                 graph=self.graph,

@@ -293,12 +293,12 @@ class Tolerant:
         bounds = [ChannelBound(StageName("copy"), channel, NO_BATCH)]
         fakes = {"stage": SimpleNamespace(name=STAGE), "spark_log": SparkLog(memory, "reads"), "bounds": bounds}
         self._stages = [cast(StageRun, SimpleNamespace(**fakes))]
-        first: Any = cast(Any, SimpleNamespace(round=RoundNumber(1), undoes=()))
+        first: Any = cast(Any, SimpleNamespace(round=RoundNumber(1), losses=(), undoes=()))
         self.heartbeat = Heartbeat(home, self.live.attempt, self.live.run, [STAGE], None)
         self.site = cast(Any, SimpleNamespace(losses=list(self.ledger.of_round(first.round)), heartbeat=self.heartbeat))
         none: Any = None
         self.run = RoundRun(none, home, none, self.live, first, self.site, none, mask=lambda text: text.replace("secret", "***"))
-        self.run.left_out = Rounds(home).left_out(first.round)
+        self.run.left_out = Rounds(home).left_out(first)
         self.run.outputs[StageName("copy")] = cast(Any, SimpleNamespace(log=channel, producer=StageName("copy")))
         stage: Any = SimpleNamespace(name=STAGE, tolerance=Tolerance(after=3, rows=20, interval_ms=3_600_000))
         passing_over = self.run.passing_over(stage, threading.Event())
