@@ -108,7 +108,7 @@ def check_commits(spark: "SparkSession", uri: str) -> None:
                 kept = place.read(name) == b"first\n"
             except NotFoundError as missing:
                 path.getFileSystem(log.newDeltaHadoopConf()).delete(path, False)
-                raise _elsewhere(uri) from missing
+                raise commits_elsewhere(uri) from missing
         else:
             kept = False
     except Py4JJavaError as error:
@@ -124,13 +124,15 @@ def check_commits(spark: "SparkSession", uri: str) -> None:
         raise keeps_no_first(uri, "Spark")
 
 
-def _elsewhere(uri: str) -> RejectedError:
-    bucket = urlsplit(uri).netloc
+def commits_elsewhere(uri: str) -> RejectedError:
+    """Returns the error of a Spark that commits to a table's place in another store than this process."""
+    place = urlsplit(uri)
+    endpoint = f"fs.s3a.bucket.{place.netloc}.endpoint, also" if place.scheme == "s3" else "also those"
     return RejectedError(
         f"Spark commits to tables in {uri} in another store than this process.",
         exists="Spark would stage rows in a store that is not published.",
         safe="Nothing was staged, and nothing was left in either store.",
-        remedy=f"Remove the endpoint of the bucket from Spark's settings (fs.s3a.bucket.{bucket}.endpoint, also in core-site.xml). "
+        remedy=f"Remove the store's endpoint from Spark's settings ({endpoint} in core-site.xml). "
         "Name the store in the environment, or in the Airflow connection.",
         table=uri,
     )

@@ -165,7 +165,7 @@ class Application:
         check_shared(spark, self.home)
         check()
         plan = self._planner.plan(request, decision, facts, start, spark)
-        check_conditional_writes(spark, plan.places)
+        check_conditional_writes(spark, plan.untried)
         check()
         return plan
 
@@ -264,7 +264,7 @@ class Application:
             if isinstance(decision, BeginFromSavepoint) and decision.checkpoint is not None:
                 publish_due(self.home, decision.checkpoint, publishers)
             plan = self._planner.plan(request, decision, facts, start, spark)
-            check_conditional_writes(spark, plan.places)
+            check_conditional_writes(spark, plan.untried)
             return plan
 
         early = early_copy(self.home, request, decision, facts, second_copy=self.graph.checkpointing.second_copy)

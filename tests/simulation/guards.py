@@ -321,7 +321,7 @@ _SLOW = Plan(rows=50, slow=True)
 _SLOW_ROUNDS = Plan(bounded=True, every_checkpoint=True, slow=True)
 GUARDS = [
     Guard("publication walks the parent chain from the table's version [chain]", _only_the_newest, _PUBLISHED_LATE, _quiet),
-    Guard("the child of k is k + 1 [dense]", _skip_taken_numbers, hint=1504),
+    Guard("the child of k is k + 1 [dense]", _skip_taken_numbers, hint=208),
     Guard("an incarnation has one first checkpoint [dense]", _always_a_new_first_number, hint=2),
     Guard("an attempt sweeps only after a manifest that it created [sweepafter]", _sweep_before_the_manifest, hint=6),
     Guard("a checkpoint goes without what others name [gcnames]", _forget_who_else_names_it, hint=0),

@@ -51,3 +51,10 @@ class StartPlan:
     def goes_on_from(self) -> Manifest | None:
         """Returns the checkpoint whose state it continues."""
         return goes_on_from(self.decision, self.facts)
+
+    @property
+    def untried(self) -> Mapping[SinkName, TablePlace]:
+        """Returns the places of tables that the home's newest checkpoint does not publish into: no start has tried them."""
+        head = self.facts.head
+        tried = {cut.table for cut in head.sinks.values()} if head else set()
+        return {sink: place for sink, place in self.places.items() if place.uri not in tried}

@@ -10,10 +10,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DataType, StructField, StructType
 
 from spark_jobs.api.sink import SchemaEvolution, TableDesign
+from spark_jobs.protocol.documents import Publisher
 from spark_jobs.protocol.errors import UnsupportedTableError, first_line
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.protocol.table_shape import COLUMN_MAPPING, GENERATED
 from spark_jobs.publication.delta_jvm import DeltaJvm
+from spark_jobs.publication.delta_rs import TableFacts
 from spark_jobs.publication.sql_names import delta_at, quoted
 from spark_jobs.runtime.tables.new_tables import create_table, give_name, is_unnamed
 from spark_jobs.runtime.tables.schemas import (
@@ -75,6 +77,8 @@ class PlannedTable:
     """The columns and types that it gets."""
     partition_by: tuple[str, ...]
     """The columns that it is partitioned by."""
+    publishable: tuple[TableFacts, Publisher] | None = None
+    """What its publication finds. None for a table that will be created, and for one that is not published."""
 
 
 def plan_table(session: SparkSession, place: TablePlace, frame: DataFrame, design: TableDesign, name: str) -> PlannedTable:

@@ -155,7 +155,7 @@ class FirstStart:
     def plan(self) -> Any:
         self.plans += 1
         self.in_the_meantime()
-        return SimpleNamespace(places={})
+        return SimpleNamespace(untried={})
 
     def carry_out(self, planned: bool) -> StartResponse:
         self.carried_out.append(planned)
@@ -436,7 +436,7 @@ class StoppedHome(Home):
             if error is not None:
                 raise error
             settled = SimpleNamespace(renewed=frozenset(), replaces_round=False)
-            return SimpleNamespace(decision=None, facts=None, savepoint=None, places={}, settled=settled)
+            return SimpleNamespace(decision=None, facts=None, savepoint=None, places={}, untried={}, settled=settled)
 
         def begin(*_: object, **__: object) -> AttemptDocument:
             raise InterruptedRunError("This test ends here.")
