@@ -178,12 +178,14 @@ class StartPlanner:
         return predict_losses(self.home, self.graph, plan.planned, logs, read_on, goes_on, left_out)
 
     def _refuse_unknown_rows(self, decision: StartDecision, facts: HomeFacts, places: Mapping[SinkName, TablePlace]) -> None:
-        """Refuses tables with rows of checkpoints that the home does not have."""
+        """Refuses tables that are gone, and those with rows of checkpoints that the home does not have."""
         if facts.incarnation is None or isinstance(decision, BeginIncarnation):
             return
         for sink, place in places.items():
             app = app_id(self.pipeline.uuid, facts.incarnation, sink)
-            refuse_unknown(CheckpointStore(self.home), decision.parent, sink, place.uri, app)
+            cut = facts.head.sinks.get(sink) if facts.head and decision.parent is not None else None
+            may_be_missing = cut is None or cut.table != place.uri
+            refuse_unknown(CheckpointStore(self.home), decision.parent, sink, place.uri, app, may_be_missing=may_be_missing)
 
     def _look_at_sources(
         self,

@@ -1,5 +1,6 @@
 """A user changes a sink's table between two runs, in the middle of a round, and before staged rows become public."""
 
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -7,7 +8,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs import DeltaSink, Pipeline
-from spark_jobs.protocol.errors import InterruptedRunError, UnsupportedTableError
+from spark_jobs.protocol.errors import InterruptedRunError, NotFoundError, UnsupportedTableError
 from spark_jobs.publication.delta_rs import open_table
 from spark_jobs.publication.publisher import publish
 from spark_jobs.publication.transactions import Publishers
@@ -206,6 +207,21 @@ def test_a_table_without_pending_rows_may_change_to_the_new_columns_of_its_stage
     _deliver(site, (2, 20))
     site.run(_pipeline(site, ("id", "concat('t', value) AS value")))
     assert _table(site, "id", "value") == [(2, "t20"), (5, "text")]
+
+
+def test_a_start_does_not_create_a_table_again_whose_rows_were_public(site: Site) -> None:
+    """Its directory may only be missing because it is not mounted."""
+    _deliver(site, (1, 10))
+    site.run(_pipeline(site, BEFORE))
+    _deliver(site, (2, 20))
+    table, away = Path(site.table("kept")), site.root / "away"
+    table.rename(away)
+    with pytest.raises(NotFoundError, match=r"Sink kept: table .* is missing, and checkpoint 1 publishes into it\."):
+        site.run(_pipeline(site, BEFORE))
+    assert not table.exists()
+    away.rename(table)
+    site.run(_pipeline(site, BEFORE))
+    assert _table(site, "id") == [(1,), (2,)]
 
 
 @in_a_store_at_night

@@ -1,5 +1,6 @@
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from threading import Event
 from types import SimpleNamespace
 from typing import Any
@@ -575,6 +576,15 @@ def test_the_error_for_a_table_with_a_corrupt_checkpoint_beyond_the_head_names_t
     pipeline.files.replace("manifests/2.json", b"torn")
     with pytest.raises(CorruptDocumentError, match="manifests/2"):
         publish(pipeline.files)
+
+
+@pytest.mark.parametrize("may_be_missing", [False, True])
+def test_only_a_table_that_a_checkpoint_publishes_into_must_be_there(pipeline: StagedPipeline, *, may_be_missing: bool) -> None:
+    """A start would create it without the rows that were public."""
+    cut = pipeline.checkpoint({HOURLY: [(1, "a")]}, publish=Publish.EXTERNAL).sinks[HOURLY]
+    refused = pytest.raises(NotFoundError, match=r"Sink hourly: table .* is missing, and checkpoint 1 publishes into it\.")
+    with nullcontext() if may_be_missing else refused:
+        refuse_unknown(pipeline.store, CheckpointId(1), HOURLY, f"{cut.table}/gone", cut.app, may_be_missing=may_be_missing)
 
 
 def test_a_start_is_refused_if_its_table_has_a_checkpoint_that_the_home_has_lost(pipeline: StagedPipeline) -> None:
