@@ -3,7 +3,6 @@
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -110,36 +109,27 @@ class Blocking:
             self.got_through()
         return published
 
-    def publish_or_block(self, manifest: Manifest, publishers: Publishers) -> None:
-        """Publishes a checkpoint by policy, or records the blocked publication.
+    def publish_or_block(self, manifest: Manifest, publishers: Publishers) -> Publication | None:
+        """Publishes a checkpoint by policy, or records the blocked publication and returns None.
 
         Raises:
             StreamPipelineError: The checkpoint can never become public, or waiting rows may be deleted soon.
         """
-        with self._recorded(manifest):
-            self.publish(manifest, publishers)
+        try:
+            return self.publish(manifest, publishers)
+        except StreamPipelineError as error:
+            if not may_heal(error):
+                raise
+            self.failed(manifest, error)
+            return None
 
     def results(self, manifest: Manifest, publishers: Publishers, *, may_block: bool) -> Mapping[SinkName, SinkResult]:
         """Publishes a checkpoint as :meth:`publish` does, or as :meth:`publish_or_block` does, and returns the results.
 
         If the publication is blocked, no sink has a version.
         """
-        if not may_block:
-            return self.publish(manifest, publishers).results()
-        results = staged_results(manifest)
-        with self._recorded(manifest):
-            results = self.publish(manifest, publishers).results()
-        return results
-
-    @contextmanager
-    def _recorded(self, manifest: Manifest) -> Iterator[None]:
-        """Records an error of a publication that may succeed later."""
-        try:
-            yield
-        except StreamPipelineError as error:
-            if not may_heal(error):
-                raise
-            self.failed(manifest, error)
+        published = self.publish_or_block(manifest, publishers) if may_block else self.publish(manifest, publishers)
+        return staged_results(manifest) if published is None else published.results()
 
     def record_held(self, manifest: Manifest, held: Mapping[SinkName, StreamPipelineError]) -> None:
         """Records that tables with a hold have refused a publication, which is done in the other tables.

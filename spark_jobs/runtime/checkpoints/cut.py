@@ -174,8 +174,8 @@ def take_cut(stages: Sequence[Cuttable], alignment: Alignment, waiting: Waiting)
         aligned = alignment.wanted and _align([stage for stage in stages if not stage.ends], alignment, waiting, failing)
         if not aligned:
             release(stages)
-        if not (aligned and alignment.with_failing):  # otherwise each stage is held, and has read all rows of those before it
-            failing |= {stage.name for stage in stages if stage.is_failing()}
+        has_waited = aligned and alignment.with_failing  # a failing stage that it has waited for has read all rows before it
+        failing |= {stage.name for stage in stages if stage.is_failing() and (stage.ends or not has_waited)}
         batches = _consistent(stages, waiting)
         alignment_s = waiting.now_s() - began_s if alignment.wanted else 0.0
         return Cut(batches, aligned, alignment_s, frozenset(failing))

@@ -264,6 +264,14 @@ def test_a_failing_stage_without_unread_rows_is_cut_without_waiting() -> None:
     assert not cut.failing, "no table shows less than the others"
 
 
+def test_an_aligned_cut_names_a_failing_stage_that_ends_because_it_does_not_wait_for_it() -> None:
+    line, ending = Line({}), Model(StageName("ending"), ends=True)
+    ending.fails()
+    cut = take_cut([*line.stages[:1], cast(Cuttable, ending)], Alignment(), line.waiting(50.0))
+    assert cut.aligned
+    assert cut.failing == {"ending"}
+
+
 def test_each_hold_and_release_of_a_stage_is_reported_during_a_stop() -> None:
     line, told = Line({5.0: Line.fails, 20.0: Line.heals}), []
 
