@@ -14,10 +14,11 @@ from spark_jobs.background import run_all
 from spark_jobs.protocol.errors import MissingRequirementError, NotFoundError, RejectedError
 from spark_jobs.publication.delta_jvm import DeltaJvm, java_class_names, java_message
 from spark_jobs.publication.java_sources import JavaSourceError, load_java
-from spark_jobs.storage.files import keeps_no_first
-from spark_jobs.storage.table_uris import spark_path, table_files
+from spark_jobs.storage.files import Files, keeps_no_first
+from spark_jobs.storage.table_uris import spark_path, table_files, uri_of
 
 if TYPE_CHECKING:
+    from py4j.protocol import Py4JJavaError
     from pyspark.sql import SparkSession
 
 LOG_STORE = "sparkjobs.ConditionalLogStore"
@@ -108,24 +109,53 @@ def check_commits(spark: "SparkSession", uri: str) -> None:
                 kept = place.read(name) == b"first\n"
             except NotFoundError as missing:
                 path.getFileSystem(log.newDeltaHadoopConf()).delete(path, False)
-                raise commits_elsewhere(uri) from missing
+                raise _commits_elsewhere(uri) from missing
         else:
             kept = False
     except Py4JJavaError as error:
-        raise MissingRequirementError(
-            f"Spark cannot commit to tables in {uri}: {java_message(error)}",
-            safe="Nothing was staged.",
-            remedy=f"Check Spark's credentials for the store. {_CLIENT_OF_S3}",
-            table=uri,
-        ) from error
+        raise _cannot_commit(uri, error) from error
     finally:
         run_all([partial(place.delete, each) for each in (name, neighbour)])
     if not kept:
         raise keeps_no_first(uri, "Spark")
 
 
-def commits_elsewhere(uri: str) -> RejectedError:
-    """Returns the error of a Spark that commits to a table's place in another store than this process."""
+def check_finds(spark: "SparkSession", files: Files, path: str, uri: str) -> None:
+    """Refuses a Spark that does not find a new file of this process, with one request.
+
+    Args:
+        spark: A session.
+        files: A place in a store.
+        path: The file.
+        uri: A table in the same bucket, for the error.
+
+    Raises:
+        RejectedError: Spark uses another store than this process.
+        MissingRequirementError: Spark cannot look.
+    """
+    from py4j.protocol import Py4JJavaError
+
+    delta = DeltaJvm(spark)
+    directory, _, name = path.rpartition("/")
+    place = delta.java("org.apache.hadoop.fs.Path")(f"{spark_path(uri_of(files.below(directory)))}/{name}")
+    try:
+        found = bool(place.getFileSystem(delta.log(spark_path(uri)).newDeltaHadoopConf()).exists(place))
+    except Py4JJavaError as error:
+        raise _cannot_commit(uri, error) from error
+    if not found:
+        raise _commits_elsewhere(uri)
+
+
+def _cannot_commit(uri: str, error: "Py4JJavaError") -> MissingRequirementError:
+    return MissingRequirementError(
+        f"Spark cannot commit to tables in {uri}: {java_message(error)}",
+        safe="Nothing was staged.",
+        remedy=f"Check Spark's credentials for the store. {_CLIENT_OF_S3}",
+        table=uri,
+    )
+
+
+def _commits_elsewhere(uri: str) -> RejectedError:
     place = urlsplit(uri)
     endpoint = f"fs.s3a.bucket.{place.netloc}.endpoint, also" if place.scheme == "s3" else "also those"
     return RejectedError(

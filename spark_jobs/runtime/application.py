@@ -21,7 +21,7 @@ from spark_jobs.control.losses import LossLedger
 from spark_jobs.control.old_starts import forget_old_starts
 from spark_jobs.control.pins import pins_of_attempt
 from spark_jobs.control.rounds import LeftOut, Rounds
-from spark_jobs.home.layout import SPARK_LOG, channels_path, log_path, output_path, tombstones_path
+from spark_jobs.home.layout import SPARK_LOG, channels_path, log_path, output_path, request_path, tombstones_path
 from spark_jobs.protocol.documents import (
     AttemptDocument,
     BlockedPublication,
@@ -78,7 +78,7 @@ from spark_jobs.runtime.start.source_identity import (
 )
 from spark_jobs.runtime.start.start_plan import StartPlan
 from spark_jobs.runtime.start_planner import StartPlanner
-from spark_jobs.runtime.tables.store_requirements import check_conditional_writes
+from spark_jobs.runtime.tables.store_requirements import check_stores
 from spark_jobs.runtime.tables.table_places import TablePlace
 from spark_jobs.runtime.tables.tombstones import Tombstones
 from spark_jobs.storage.files import Files, local_path
@@ -165,7 +165,7 @@ class Application:
         check_shared(spark, self.home)
         check()
         plan = self._planner.plan(request, decision, facts, start, spark)
-        check_conditional_writes(spark, plan.untried)
+        check_stores(spark, self.home, plan.places)
         check()
         return plan
 
@@ -264,7 +264,7 @@ class Application:
             if isinstance(decision, BeginFromSavepoint) and decision.checkpoint is not None:
                 publish_due(self.home, decision.checkpoint, publishers)
             plan = self._planner.plan(request, decision, facts, start, spark)
-            check_conditional_writes(spark, plan.untried)
+            check_stores(spark, self.home, plan.places, plan.published, request_path(request.request))
             return plan
 
         early = early_copy(self.home, request, decision, facts, second_copy=self.graph.checkpointing.second_copy)
@@ -290,11 +290,11 @@ class Application:
             unfinished: A stop that an earlier attempt has left unfinished. It is abandoned before this attempt begins.
         """
         with ExitStack() as stack:
-            stack.enter_context(early)
             cancellation = stack.enter_context(
                 Cancellation(AttemptLease(self.home, request.attempt), interval_s=look_interval_s(self.home))
             )
             cancellation.check()
+            stack.enter_context(early)
             spark = self.start_spark()
             stack.callback(jvm_lock(self.home, spark).release)
             # Spark may have waited long for the cluster. In between the attempt may have been cancelled.

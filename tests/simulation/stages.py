@@ -404,7 +404,7 @@ def _outlet(site: Site, stage: Stage, round_site: RoundSite, frame: DataFrame) -
     uri = round_site.places[stage.sink.name].uri if stage.sink else f"{round_site.channels}/{stage.name}"
     place = unquote(urlsplit(uri).path)
     metadata = {"id": f"id-of-{place}", "schemaString": SCHEMA_TEXT, "partitionColumns": [], "configuration": {}}
-    table = StagingTable(uri, StructType(), metadata, PROTOCOL)
+    table = StagingTable(uri, StructType(), metadata, PROTOCOL, 0)
     if stage.sink is None:
         site.disk.put(f"{place}/_delta_log/00000000000000000000.json", b"{}")
         return Outlet(table, None, None, frame)

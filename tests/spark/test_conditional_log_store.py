@@ -11,26 +11,19 @@ from typing import Any
 from urllib.request import Request, urlopen
 from uuid import uuid4
 
-import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from spark_jobs import DeltaSink
-from spark_jobs.api.refusals import Place
-from spark_jobs.api.sink import declare_sink
 from spark_jobs.protocol.delta_log import DELTA_LOG, commit_name
 from spark_jobs.protocol.errors import AlreadyExistsError, RejectedError
-from spark_jobs.publication.conditional_log_store import check_commits, make_commits_conditional
+from spark_jobs.publication.conditional_log_store import check_commits, check_finds, make_commits_conditional
 from spark_jobs.publication.delta_jvm import DeltaJvm, java_class_names
-from spark_jobs.runtime.tables.outlets import plan_outlet
-from spark_jobs.runtime.tables.table_places import TablePlace
 from spark_jobs.storage.open import open_place
 from spark_jobs.storage.table_uris import table_files
 from tests.support.lost_answers import lost_answers
 from tests.support.object_store import object_store_apart, s3_environment
-from tests.support.opened_tables import IN_A_STORE, opened
+from tests.support.opened_tables import opened
 from tests.support.pages import ROOT, blocks
 from tests.support.versitygw import versitygw_of
 
@@ -206,24 +199,24 @@ def test_a_spark_with_another_store_for_the_bucket_is_refused_and_leaves_nothing
 
 
 @pytest.mark.stores
-@pytest.mark.parametrize("there", [False, True], ids=["no table", "another table"])
-def test_a_spark_that_finds_another_table_than_this_process_is_refused(spark: SparkSession, table: str, *, there: bool) -> None:
-    """A start does not try a place again that the home has published into, so it compares the tables."""
+def test_a_spark_with_another_store_for_the_homes_bucket_does_not_find_a_new_document(spark: SparkSession, table: str) -> None:
     bucket, servers = uuid4().hex, [os.environ["AWS_ENDPOINT_URL"]]
-    rows, uri = pa.table({"id": [1]}), f"s3://{bucket}/table"
-    sink = declare_sink(Place("kept", "stage", "kept"), DeltaSink(uri, mode="append"))
+    document, uri = "requests/start-2.json", f"s3://{bucket}/table"
     with object_store_apart():
         servers.append(os.environ["AWS_ENDPOINT_URL"])
         for server in servers:
             urlopen(Request(f"{server}/{bucket}", method="PUT"), timeout=30).close()
-        for server in servers[: 2 if there else 1]:
-            with s3_environment(server):
-                write_deltalake(uri, rows, storage_options=IN_A_STORE)
         conf = spark.sparkContext._jsc.hadoopConfiguration()
+        conf.set(f"fs.s3a.bucket.{bucket}.endpoint", servers[1])
         with s3_environment(servers[0]):
-            conf.set(f"fs.s3a.bucket.{bucket}.endpoint", servers[1])
+            home = open_place(f"s3://{bucket}/a home")
+            home.create(document, b"{}")
             with pytest.raises(RejectedError, match="in another store than this process"):
-                plan_outlet(sink, spark, spark.range(1), TablePlace(uri))
+                check_finds(spark, home, document, uri)
+        with s3_environment(servers[1]):
+            home = open_place(f"s3://{bucket}/a home")
+            home.create(document, b"{}")
+            check_finds(spark, home, document, uri)
 
 
 def test_another_log_store_is_refused(spark: SparkSession, table: str) -> None:

@@ -53,8 +53,7 @@ class StartPlan:
         return goes_on_from(self.decision, self.facts)
 
     @property
-    def untried(self) -> Mapping[SinkName, TablePlace]:
-        """Returns the places of tables that the home's newest checkpoint does not publish into: no start has tried them."""
+    def published(self) -> frozenset[str]:
+        """Returns the URIs of the tables that the home's newest checkpoint publishes into."""
         head = self.facts.head
-        tried = {cut.table for cut in head.sinks.values()} if head else set()
-        return {sink: place for sink, place in self.places.items() if place.uri not in tried}
+        return frozenset(cut.table for cut in head.sinks.values()) if head else frozenset()

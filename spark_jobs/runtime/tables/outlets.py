@@ -1,6 +1,7 @@
 """The outlet of a stage: the directory in which its rows are staged, their public table, and its publisher."""
 
 import logging
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame, SparkSession
@@ -13,8 +14,7 @@ from spark_jobs.protocol.errors import NotFoundError
 from spark_jobs.protocol.ids import BatchId
 from spark_jobs.protocol.merge_cut import MergeCut
 from spark_jobs.protocol.table_shape import CONSTRAINT, StagedFor, StagedSince, TableShape
-from spark_jobs.publication.conditional_log_store import commits_elsewhere
-from spark_jobs.publication.delta_rs import TableFacts, check_publishable
+from spark_jobs.publication.delta_rs import check_publishable
 from spark_jobs.publication.sql_names import quoted
 from spark_jobs.runtime.tables.channels import event_channel, own_design
 from spark_jobs.runtime.tables.merge_rules import check_rule, check_versions, with_versions
@@ -117,38 +117,27 @@ def prepare_outlet(
 
 
 def plan_outlet(sink: Sink, session: SparkSession, frame: DataFrame, place: TablePlace) -> PlannedTable:
-    """Plans the changes of a sink's table. Writes nothing. The errors are those of :func:`prepare_outlet`.
-
-    Raises:
-        RejectedError: Spark finds another table there than this process, so it uses another store.
-    """
+    """Plans the changes of a sink's table. Writes nothing. The errors are those of :func:`prepare_outlet`."""
     rule = sink.merge
     if rule:
         check_rule(sink, rule, frame)
-    publishable = _publishable(place, sink)  # checked first, because Spark would fail with an unclear error
+    publishable = None
+    with suppress(NotFoundError):  # checked here, because Spark would fail with an unclear error
+        publishable = check_publishable(place.uri, sink.mode)
     planned = plan_table(session, place, with_versions(frame, rule), sink.design, sink.name)
-    if _table_id(publishable) != _spark_table_id(planned):
-        publishable = _publishable(place, sink)  # it may have been created or replaced in between
-        if _table_id(publishable) != _spark_table_id(planned):
-            raise commits_elsewhere(place.uri)
     if rule and planned.table is not None and not planned.grown:
         check_versions(sink, rule, planned.table)
+    if (
+        publishable is None
+        or planned.table is None
+        or _version(planned.table) != (publishable[0].table_id, publishable[0].version)
+    ):
+        return planned
     return replace(planned, publishable=publishable)
 
 
-def _publishable(place: TablePlace, sink: Sink) -> tuple[TableFacts, Publisher] | None:
-    try:
-        return check_publishable(place.uri, sink.mode)
-    except NotFoundError:
-        return None
-
-
-def _table_id(publishable: tuple[TableFacts, Publisher] | None) -> str | None:
-    return None if publishable is None else publishable[0].table_id
-
-
-def _spark_table_id(planned: PlannedTable) -> str | None:
-    return None if planned.table is None else str(planned.table.metadata["id"])
+def _version(table: StagingTable) -> tuple[str, int]:
+    return str(table.metadata["id"]), table.version
 
 
 def name_auto_compaction(table: StagingTable, sink: Sink) -> None:

@@ -54,6 +54,7 @@ class StagingTable:
     schema: StructType
     metadata: dict[str, Any]
     protocol: dict[str, Any]
+    version: int
 
     @property
     def path(self) -> str:
@@ -78,7 +79,7 @@ class PlannedTable:
     partition_by: tuple[str, ...]
     """The columns that it is partitioned by."""
     publishable: tuple[TableFacts, Publisher] | None = None
-    """What its publication finds. None for a table that will be created, and for one that is not published."""
+    """What a publication finds in the version that is planned with. None: look again."""
 
 
 def plan_table(session: SparkSession, place: TablePlace, frame: DataFrame, design: TableDesign, name: str) -> PlannedTable:
@@ -143,9 +144,9 @@ def read_table(session: SparkSession, uri: str) -> StagingTable:
 def find_table(session: SparkSession, uri: str) -> StagingTable | None:
     """Returns the table at ``uri``, or None if there is none."""
     version, metadata, protocol = DeltaJvm(session).snapshot(spark_path(uri))
-    return (
-        StagingTable(uri, StructType.fromJson(json.loads(metadata["schemaString"])), metadata, protocol) if version >= 0 else None
-    )
+    if version < 0:
+        return None
+    return StagingTable(uri, StructType.fromJson(json.loads(metadata["schemaString"])), metadata, protocol, version)
 
 
 def _check_named(session: SparkSession, table: StagingTable, place: TablePlace, name: str) -> None:

@@ -146,7 +146,7 @@ class FirstStart:
         self.in_the_meantime: Callable[[], object] = lambda: None
         self.carried_out: list[bool] = []
         """For each attempt, whether it has the plan that was made before the claim."""
-        for name in ("check_shared", "check_conditional_writes"):
+        for name in ("check_shared", "check_stores"):
             monkeypatch.setattr(f"spark_jobs.runtime.application.{name}", lambda *_: None)
         monkeypatch.setattr(StartPlanner, "plan", lambda *_: self.plan())
         monkeypatch.setattr(Application, "_run", lambda *_: self.carry_out(False))
@@ -155,7 +155,7 @@ class FirstStart:
     def plan(self) -> Any:
         self.plans += 1
         self.in_the_meantime()
-        return SimpleNamespace(untried={})
+        return SimpleNamespace(places={})
 
     def carry_out(self, planned: bool) -> StartResponse:
         self.carried_out.append(planned)
@@ -436,14 +436,14 @@ class StoppedHome(Home):
             if error is not None:
                 raise error
             settled = SimpleNamespace(renewed=frozenset(), replaces_round=False)
-            return SimpleNamespace(decision=None, facts=None, savepoint=None, places={}, untried={}, settled=settled)
+            return SimpleNamespace(decision=None, facts=None, savepoint=None, places={}, published=frozenset(), settled=settled)
 
         def begin(*_: object, **__: object) -> AttemptDocument:
             raise InterruptedRunError("This test ends here.")
 
         replaced: dict[str, Any] = {
             "check_shared": lambda *_: None,
-            "check_conditional_writes": lambda *_: None,
+            "check_stores": lambda *_: None,
             "replaced_round": lambda _: None,
         }
         replaced |= {"jvm_lock": lambda *_: SimpleNamespace(release=lambda: None), "begin_attempt": begin}

@@ -1,8 +1,6 @@
 """The table of a sink: what Spark and this process find there, and what the sink does about its properties."""
 
 import logging
-from collections.abc import Iterator
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -14,7 +12,7 @@ from spark_jobs.api.refusals import Place
 from spark_jobs.api.sink import declare_sink
 from spark_jobs.api.stage import Stage
 from spark_jobs.protocol.documents import Publisher
-from spark_jobs.protocol.errors import NotFoundError, RejectedError
+from spark_jobs.protocol.errors import NotFoundError
 from spark_jobs.protocol.table_shape import TableShape
 from spark_jobs.runtime.tables import outlets
 from spark_jobs.runtime.tables.outlets import Outlet, PublicTable, name_auto_compaction, plan_outlet, prepare_outlet
@@ -29,67 +27,63 @@ PLACE = TablePlace("s3://lake/kept")
 SINK = declare_sink(Place("kept", "stage", "kept"), DeltaSink(PLACE.uri))
 
 
-class Finds:
-    """A place at which Spark and this process find tables by their ids; None for no table.
+def at(table_id: str, version: int) -> StagingTable:
+    metadata = {"id": table_id, "partitionColumns": [], "configuration": {}}
+    return StagingTable(PLACE.uri, StructType(), metadata, {}, version)
+
+
+class Looks:
+    """A place at which this process and Spark look for a table.
 
     Args:
-        by_spark: Id of the table that Spark finds.
-        here: Ids of the tables that this process finds, one after the other.
+        by_spark: The table that Spark finds.
+        here: Ids and versions that this process finds, one after the other; None for no table.
     """
 
-    def __init__(self, patch: pytest.MonkeyPatch, by_spark: str | None, here: list[str | None]) -> None:
-        self._here: Iterator[str | None] = iter(here)
-        metadata = {"id": by_spark, "partitionColumns": [], "configuration": {}}
-        self.table = None if by_spark is None else StagingTable(PLACE.uri, StructType(), metadata, {})
+    def __init__(self, patch: pytest.MonkeyPatch, by_spark: StagingTable | None, here: list[tuple[str, int] | None]) -> None:
+        self._here = iter(here)
         patch.setattr(outlets, "with_versions", lambda frame, _: frame)
-        patch.setattr(outlets, "plan_table", lambda *_: PlannedTable(self.table, ANY, ()))
+        patch.setattr(outlets, "plan_table", lambda *_: PlannedTable(by_spark, ANY, ()))
+        patch.setattr(outlets, "apply_plan", lambda *_: by_spark)
         patch.setattr(outlets, "check_publishable", self._look)
 
     def _look(self, *_: object) -> tuple[Any, Publisher]:
         if (found := next(self._here)) is None:
             raise NotFoundError("There is no table.")
-        return SimpleNamespace(table_id=found, shape=ANY), Publisher.DELTA_RS
+        return SimpleNamespace(table_id=found[0], version=found[1], shape=found), Publisher.DELTA_RS
 
 
-@pytest.mark.parametrize(("by_spark", "here"), [("a", None), (None, "a"), ("a", "b")])
-def test_a_spark_that_finds_another_table_than_this_process_is_refused(
-    monkeypatch: pytest.MonkeyPatch, by_spark: str | None, here: str | None
+@pytest.mark.parametrize("here", [None, ("a", 4), ("a", 6), ("b", 5)], ids=["none", "older", "newer", "another"])
+def test_a_publication_is_planned_with_the_version_that_spark_has_planned_with(
+    monkeypatch: pytest.MonkeyPatch, here: tuple[str, int] | None
 ) -> None:
-    Finds(monkeypatch, by_spark, [here, here])
-    with pytest.raises(RejectedError, match=r"Spark commits to tables in s3://lake/kept in another store than this process\."):
-        plan_outlet(SINK, ANY, ANY, PLACE)
-
-
-@pytest.mark.parametrize("before", [None, "replaced"])
-def test_a_table_that_was_created_or_replaced_while_a_start_looks_is_found_at_the_second_look(
-    monkeypatch: pytest.MonkeyPatch, before: str | None
-) -> None:
-    Finds(monkeypatch, "new", [before, "new"])
-    found = plan_outlet(SINK, ANY, ANY, PLACE).publishable
-    assert found is not None
-    assert found[0].table_id == "new"
-
-
-def test_a_table_that_is_not_there_yet_has_no_publication(monkeypatch: pytest.MonkeyPatch) -> None:
-    Finds(monkeypatch, None, [None])
+    """Otherwise rows with a new column would be recorded as staged for a table without it, and merged without it."""
+    Looks(monkeypatch, at("a", 5), [here])
     assert plan_outlet(SINK, ANY, ANY, PLACE).publishable is None
+    Looks(monkeypatch, at("a", 5), [here, ("a", 7)])
+    public = prepare_outlet(cast(Stage, SimpleNamespace(sink=SINK)), ANY, ANY, PLACE, "channel", "tombstones").public
+    assert public is not None
+    assert cast(Any, public.shape) == ("a", 7)
 
 
 def test_a_table_is_opened_again_only_after_the_start_has_changed_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    stage, frame = SimpleNamespace(sink=SINK), ANY
-    found = Finds(monkeypatch, "a", ["a", "a", "a, grown"])
-    monkeypatch.setattr(outlets, "apply_plan", lambda *_: found.table)
-    outlet = prepare_outlet(cast(Stage, stage), ANY, frame, PLACE, "channel", "tombstones")
-    assert outlet.public is not None
-    assert outlet.public.table_id == "a"
-    monkeypatch.setattr(outlets, "apply_plan", lambda *_: replace(found.table))
-    outlet = prepare_outlet(cast(Stage, stage), ANY, frame, PLACE, "channel", "tombstones")
-    assert outlet.public is not None
-    assert outlet.public.table_id == "a, grown"
+    stage = cast(Stage, SimpleNamespace(sink=SINK))
+    Looks(monkeypatch, at("a", 5), [("a", 5)])
+    assert prepare_outlet(stage, ANY, ANY, PLACE, "channel", "tombstones").public is not None, "one look"
+    Looks(monkeypatch, at("a", 5), [("a", 5), ("a", 6)])
+    monkeypatch.setattr(outlets, "apply_plan", lambda *_: at("a", 6))
+    public = prepare_outlet(stage, ANY, ANY, PLACE, "channel", "tombstones").public
+    assert public is not None
+    assert cast(Any, public.shape) == ("a", 6)
+
+
+def test_a_table_that_is_not_there_yet_has_no_publication(monkeypatch: pytest.MonkeyPatch) -> None:
+    Looks(monkeypatch, None, [None])
+    assert plan_outlet(SINK, ANY, ANY, PLACE).publishable is None
 
 
 def _said(caplog: pytest.LogCaptureFixture, configuration: dict[str, str], options: dict[str, Any]) -> list[str]:
-    table = StagingTable("file:///tables/kept", StructType(), {"configuration": configuration}, {})
+    table = StagingTable("file:///tables/kept", StructType(), {"configuration": configuration}, {}, 0)
     with caplog.at_level(logging.WARNING):
         name_auto_compaction(table, declare_sink(Place("kept", "stage", "kept"), DeltaSink("/tables/kept", **options)))
     return [record.getMessage() for record in caplog.records]
