@@ -9,7 +9,7 @@ private log is still that of the newest one, with all batches since. They are re
 
 Invariants:
 
-1. A work directory is complete if its last document says so, and used only then. That document is written after all others.
+1. A work directory is complete if its last document says so, and used only then. That document is written when all others are durable.
 2. An incomplete work directory is emptied and built again, but only if this module has begun it.
 3. Nothing in the home or in another work directory is changed.
 """
@@ -37,11 +37,13 @@ from spark_jobs.runtime.spark.spark_log import SparkLog, checkpoint_directory
 from spark_jobs.runtime.staged.channel_cut import rebuild_log
 from spark_jobs.runtime.state.early_directory import MARK, mark_early
 from spark_jobs.runtime.state.pinning import StateCopies
-from spark_jobs.storage.files import Files
+from spark_jobs.storage.files import Files, by_directory
 
 _LOG = logging.getLogger(__name__)
 _BEGUN = "restoring.json"
 _WHOLE = "restored.json"
+_LARGE_BYTES = 1 << 20
+"""Size of a file that is made durable alone. Smaller files are made durable together, with one sync of their directories."""
 
 
 @dataclass(frozen=True)
@@ -93,9 +95,7 @@ def restore(
     second_copy: bool = False,
     copied: Mapping[StageName, Restored] = NOTHING_COPIED,
 ) -> dict[StageName, Restored]:
-    """Builds a work directory from a checkpoint, complete on return. Idempotent: a complete one is left alone.
-
-    Its files are not made durable, like those that Spark writes there: after a crash of its host no attempt continues in it.
+    """Builds a work directory from a checkpoint, complete and durable on return. Idempotent: a complete one is left alone.
 
     Args:
         home: The home with the manifest's files.
@@ -150,7 +150,7 @@ def copy_state(
     *,
     second_copy: bool = False,
 ) -> dict[StageName, Restored]:
-    """Does the long part of :func:`restore` ahead: begins a work directory, and copies the state of all stages into it.
+    """Does the long part of :func:`restore` ahead: begins a work directory, and copies the state of all stages into it. Durable on return.
 
     It uses no older checkpoint. If it fails, :func:`restore` begins again.
 
@@ -334,9 +334,14 @@ def _place_all(
 
     def place(file: StateFile) -> bool:
         check()
-        return copies.place(file, local)
+        is_local = copies.place(file, local)
+        if file.size_bytes >= _LARGE_BYTES:  # the disk writes it while other files are copied
+            copies.work.sync(copies.at(file.path))
+        return is_local
 
     is_local = dict(zip(files, run_all([partial(place, file) for file in files]), strict=True))
+    small = (copies.at(file.path) for file in files if file.size_bytes < _LARGE_BYTES)
+    run_all([partial(copies.work.sync, *paths) for paths in by_directory(small)])
     return Restored(
         local_files=sum(is_local.values()),
         local_bytes=sum(file.size_bytes for file, here in is_local.items() if here),
