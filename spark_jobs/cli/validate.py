@@ -55,7 +55,7 @@ from spark_jobs.protocol.errors import InvalidParameterError, NotFoundError, Str
 from spark_jobs.protocol.ids import AttemptNumber, RunId, SinkName, StageName, new_run_id
 from spark_jobs.protocol.start_requests import StartOptions, StartRequest, start_request
 from spark_jobs.publication.delta_rs import check_publishable
-from spark_jobs.publication.pending import is_unfinished
+from spark_jobs.publication.pending import is_unfinished, refuse_missing_table
 from spark_jobs.publication.staged_files import check_no_file
 from spark_jobs.runtime.start.decision import (
     Begin,
@@ -63,6 +63,7 @@ from spark_jobs.runtime.start.decision import (
     Continue,
     Decision,
     HomeFacts,
+    continued,
     decide,
     stage_fates,
 )
@@ -207,6 +208,10 @@ def _outlook(files: Files, graph: Graph, request: StartRequest, tables: Mapping[
     pipeline = channel.document_or_new(graph.pipeline, channel.pipeline())
     facts, described = look_at_savepoint(request, read_facts(files)), graph.describe()
     decision = decide(request, facts, request.parameters, described, refreshed_stages(graph, request.full_refresh))
+    if (kept := continued(decision, facts)) is not None:
+        for sink in kept.sinks.keys() & tables.keys():
+            if not tables[sink].named:
+                refuse_missing_table(kept.checkpoint, sink, kept.sinks[sink].table)
     found = outlook(decision)
     if isinstance(decision, Continue | Begin):
         found = with_work_directory(found, files, request, facts)

@@ -14,8 +14,8 @@ from spark_jobs.background import run_all
 from spark_jobs.protocol.errors import MissingRequirementError, NotFoundError, RejectedError
 from spark_jobs.publication.delta_jvm import DeltaJvm, java_class_names, java_message
 from spark_jobs.publication.java_sources import JavaSourceError, load_java
-from spark_jobs.storage.files import Files, keeps_no_first
-from spark_jobs.storage.table_uris import spark_path, table_files, uri_of
+from spark_jobs.storage.files import keeps_no_first
+from spark_jobs.storage.table_uris import spark_path, table_files
 
 if TYPE_CHECKING:
     from py4j.protocol import Py4JJavaError
@@ -74,12 +74,13 @@ def make_commits_conditional(spark: "SparkSession", uri: str) -> None:
         logs.clearCache()  # each log keeps the store that it was opened with
 
 
-def check_commits(spark: "SparkSession", uri: str) -> None:
+def check_commits(spark: "SparkSession", uri: str, *, is_known: bool = False) -> None:
     """Commits twice to one version of a log of its own, and refuses a Spark whose second commit succeeds. Leaves nothing behind.
 
     Args:
         spark: A session of an application that :func:`make_commits_conditional` has prepared.
         uri: A table in a store, or the place of one.
+        is_known: True for a table that was tried before. Then it commits once, which shows Spark's store and permissions.
 
     Raises:
         MissingRequirementError: Both succeed, or the first one fails.
@@ -97,53 +98,28 @@ def check_commits(spark: "SparkSession", uri: str) -> None:
         lines = delta.java("java.util.Collections").singletonList(line)
         log.store().write(path, delta.convert.asScala(lines.iterator()), False, log.newDeltaHadoopConf())
 
-    try:
-        place.create(neighbour, b"")  # some log stores need the directory
-        commit("first")
+    def is_refused() -> bool:
         try:
             commit("second")
         except Py4JJavaError as error:
             if _TAKEN not in java_class_names(error.java_exception):
                 raise
-            try:
-                kept = place.read(name) == b"first\n"
-            except NotFoundError as missing:
-                path.getFileSystem(log.newDeltaHadoopConf()).delete(path, False)
-                raise _commits_elsewhere(uri) from missing
-        else:
-            kept = False
+            return True
+        return False
+
+    try:
+        if not is_known:
+            place.create(neighbour, b"")  # some log stores need the directory
+        commit("first")
+        if not (is_known or is_refused()) or place.read(name) != b"first\n":
+            raise keeps_no_first(uri, "Spark")
+    except NotFoundError as missing:
+        path.getFileSystem(log.newDeltaHadoopConf()).delete(path, False)
+        raise _commits_elsewhere(uri) from missing
     except Py4JJavaError as error:
         raise _cannot_commit(uri, error) from error
     finally:
-        run_all([partial(place.delete, each) for each in (name, neighbour)])
-    if not kept:
-        raise keeps_no_first(uri, "Spark")
-
-
-def check_finds(spark: "SparkSession", files: Files, path: str, uri: str) -> None:
-    """Refuses a Spark that does not find a new file of this process, with one request.
-
-    Args:
-        spark: A session.
-        files: A place in a store.
-        path: The file.
-        uri: A table in the same bucket, for the error.
-
-    Raises:
-        RejectedError: Spark uses another store than this process.
-        MissingRequirementError: Spark cannot look.
-    """
-    from py4j.protocol import Py4JJavaError
-
-    delta = DeltaJvm(spark)
-    directory, _, name = path.rpartition("/")
-    place = delta.java("org.apache.hadoop.fs.Path")(f"{spark_path(uri_of(files.below(directory)))}/{name}")
-    try:
-        found = bool(place.getFileSystem(delta.log(spark_path(uri)).newDeltaHadoopConf()).exists(place))
-    except Py4JJavaError as error:
-        raise _cannot_commit(uri, error) from error
-    if not found:
-        raise _commits_elsewhere(uri)
+        run_all([partial(place.delete, each) for each in ((name,) if is_known else (name, neighbour))])
 
 
 def _cannot_commit(uri: str, error: "Py4JJavaError") -> MissingRequirementError:

@@ -286,44 +286,46 @@ def _carried(cut: SinkCut, reached: CheckpointId | None) -> list[CarriedActions]
     return found
 
 
-def refuse_unknown(
-    store: CheckpointStore, newest: CheckpointId | None, sink: SinkName, table: str, app: AppId, *, may_be_missing: bool = True
-) -> None:
-    """Refuses to continue a checkpoint if its table is gone, or has reached a later one whose manifest is missing or damaged.
+def refuse_unknown(store: CheckpointStore, newest: CheckpointId | None, sink: SinkName, table: str, app: AppId) -> None:
+    """Refuses to continue a checkpoint if the table has reached a later one whose manifest is missing or damaged.
 
-    The next checkpoint would have the number of a missing one. Then the table would seem to have its rows. A table that is gone would be
-    created without the rows that were public.
+    The next checkpoint would have the number of a missing one. Then the table would seem to have its rows.
 
     Args:
         store: The home's checkpoints.
         newest: Checkpoint to continue; None for the beginning of an incarnation.
         sink: The sink.
-        table: URI of its table.
+        table: URI of its table, which may be missing.
         app: App id of the sink.
-        may_be_missing: False if the checkpoint publishes into the table.
 
     Raises:
-        NotFoundError: The table is missing.
         RejectedError: The home does not have the later checkpoint.
         CorruptDocumentError: The manifest of the later checkpoint was altered.
     """
-    try:
+    with suppress(NotFoundError):
         reached = open_table(table).transaction_version(app)
+        if reached is not None and (newest or 0) < reached < CLOSED:
+            _refuse_missing_manifest(store, newest, sink, reached)
+            store.kept(reached)
+
+
+def refuse_missing_table(checkpoint: CheckpointId, sink: SinkName, table: str) -> None:
+    """Refuses to continue a checkpoint without one of its tables. A start would create it without the rows that were public.
+
+    Raises:
+        NotFoundError: The table is missing.
+    """
+    try:
+        open_table(table)
     except NotFoundError as error:
-        if may_be_missing:
-            return
         raise NotFoundError(
-            f"Sink {sink}: table {table} is missing, and checkpoint {newest} publishes into it.",
+            f"Sink {sink}: table {table} is missing, and checkpoint {checkpoint} publishes into it.",
             safe="No table was created.",
-            remedy="Put the table back: mount its directory, or restore a backup. To compute it again, add --full-refresh with its name, "
-            "or --fresh for all tables.",
+            remedy="Put the table back: mount its directory, or restore a backup. To compute all tables again, add --full-refresh-all.",
             sink=sink,
             table=table,
-            checkpoint=newest,
+            checkpoint=checkpoint,
         ) from error
-    if reached is not None and (newest or 0) < reached < CLOSED:
-        _refuse_missing_manifest(store, newest, sink, reached)
-        store.kept(reached)
 
 
 def _refuse_missing_manifest(

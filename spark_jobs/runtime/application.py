@@ -21,7 +21,7 @@ from spark_jobs.control.losses import LossLedger
 from spark_jobs.control.old_starts import forget_old_starts
 from spark_jobs.control.pins import pins_of_attempt
 from spark_jobs.control.rounds import LeftOut, Rounds
-from spark_jobs.home.layout import SPARK_LOG, channels_path, log_path, output_path, request_path, tombstones_path
+from spark_jobs.home.layout import SPARK_LOG, channels_path, log_path, output_path, tombstones_path
 from spark_jobs.protocol.documents import (
     AttemptDocument,
     BlockedPublication,
@@ -165,7 +165,7 @@ class Application:
         check_shared(spark, self.home)
         check()
         plan = self._planner.plan(request, decision, facts, start, spark)
-        check_stores(spark, self.home, plan.places)
+        check_stores(spark, plan.places)
         check()
         return plan
 
@@ -264,7 +264,7 @@ class Application:
             if isinstance(decision, BeginFromSavepoint) and decision.checkpoint is not None:
                 publish_due(self.home, decision.checkpoint, publishers)
             plan = self._planner.plan(request, decision, facts, start, spark)
-            check_stores(spark, self.home, plan.places, plan.published, request_path(request.request))
+            check_stores(spark, plan.places, plan.published)
             return plan
 
         early = early_copy(self.home, request, decision, facts, second_copy=self.graph.checkpointing.second_copy)

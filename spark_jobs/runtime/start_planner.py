@@ -1,8 +1,9 @@
 """Plans a start: everything is checked before anything is written."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 from pyspark.sql import SparkSession
 
@@ -11,6 +12,7 @@ from spark_jobs.api.full_refresh import refreshed_stages
 from spark_jobs.api.graph import Graph
 from spark_jobs.api.parameters import BoundParameters
 from spark_jobs.api.stage import BeginAt
+from spark_jobs.background import run_all
 from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.control.losses import LossLedger
 from spark_jobs.home.places import check_places, check_sources
@@ -23,7 +25,7 @@ from spark_jobs.protocol.known_sources import KnownSource
 from spark_jobs.protocol.losses import Loss
 from spark_jobs.protocol.masking import masking
 from spark_jobs.protocol.start_requests import StartRequest
-from spark_jobs.publication.pending import refuse_unknown
+from spark_jobs.publication.pending import refuse_missing_table, refuse_unknown
 from spark_jobs.publication.transactions import Publishers
 from spark_jobs.runtime.checkpoints.tidying import Tidying
 from spark_jobs.runtime.planned_pipeline import find_places, plan_pipeline
@@ -42,6 +44,7 @@ from spark_jobs.runtime.start.decision import (
     StartDecision,
     check_parameters,
     check_spark,
+    continued,
     decide,
     goes_on_from,
     inputs_to_renew,
@@ -121,7 +124,7 @@ class StartPlanner:
         places = find_places(self.graph, self.parameters, spark)
         tables = {sink: place.uri for sink, place in places.items()}
         check_places(self.home, tables, begins=False)
-        self._refuse_unknown_rows(decision, facts, places)
+        self._check_continued(decision, facts, places)
         reached = start.check(places) if start else None
         prepare_stores(spark, self.home, places)
         planned = plan_pipeline(self.graph, self.parameters, session, places)
@@ -177,15 +180,18 @@ class StartPlanner:
         left_out = {*request.accept_data_loss, *self.graph.skips_what_is_gone}
         return predict_losses(self.home, self.graph, plan.planned, logs, read_on, goes_on, left_out)
 
-    def _refuse_unknown_rows(self, decision: StartDecision, facts: HomeFacts, places: Mapping[SinkName, TablePlace]) -> None:
+    def _check_continued(self, decision: StartDecision, facts: HomeFacts, places: Mapping[SinkName, TablePlace]) -> None:
         """Refuses tables that are gone, and those with rows of checkpoints that the home does not have."""
-        if facts.incarnation is None or isinstance(decision, BeginIncarnation):
-            return
-        for sink, place in places.items():
-            app = app_id(self.pipeline.uuid, facts.incarnation, sink)
-            cut = facts.head.sinks.get(sink) if facts.head and decision.parent is not None else None
-            may_be_missing = cut is None or cut.table != place.uri
-            refuse_unknown(CheckpointStore(self.home), decision.parent, sink, place.uri, app, may_be_missing=may_be_missing)
+        checks, kept = list[Callable[[], None]](), continued(decision, facts)
+        if kept is not None:
+            cuts = {sink: cut for sink, cut in kept.sinks.items() if sink in places}
+            checks += [partial(refuse_missing_table, kept.checkpoint, sink, cut.table) for sink, cut in cuts.items()]
+        if facts.incarnation is not None and not isinstance(decision, BeginIncarnation):
+            app, store = partial(app_id, self.pipeline.uuid, facts.incarnation), CheckpointStore(self.home)
+            checks += [
+                partial(refuse_unknown, store, decision.parent, sink, place.uri, app(sink)) for sink, place in places.items()
+            ]
+        run_all(checks)
 
     def _look_at_sources(
         self,

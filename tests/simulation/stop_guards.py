@@ -124,7 +124,7 @@ _IN_A_DRAIN = "create stages/again/checkpoint/offsets/"
 _GIVING_UP = replace(_NONE, freezes=3, faults=12, at=("create history/", "create answers/stop"), frozen_steps=(500, 4_000))
 _ROUNDS = Plan(bounded=True, rows=ROWS, windows=True, stops=(Ask(Wanted.SAVEPOINT),))
 STOP_GUARDS = [
-    Guard("a round lets go what an attempt before had no time for", _nothing_is_let_go, _ROUNDS, _killed_late, hint=269),
+    Guard("a round lets go what an attempt before had no time for", _nothing_is_let_go, _ROUNDS, _killed_late, hint=377),
     Guard("a work directory says that its stages are being drained", _no_mark, _LONG_DRAINS, _killed_at(_IN_A_DRAIN), hint=30),
     Guard(
         "a stop that did not finish is rolled forward",
@@ -154,7 +154,7 @@ STOP_GUARDS = [
         _what_fails_is_told,
         _STOPS,
         lambda: replace(_NONE, faults=30),
-        hint=274,
+        hint=263,
     ),
     Guard(
         "whoever makes a savepoint leaves what is right",

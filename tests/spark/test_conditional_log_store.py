@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.protocol.delta_log import DELTA_LOG, commit_name
 from spark_jobs.protocol.errors import AlreadyExistsError, RejectedError
-from spark_jobs.publication.conditional_log_store import check_commits, check_finds, make_commits_conditional
+from spark_jobs.publication.conditional_log_store import check_commits, make_commits_conditional
 from spark_jobs.publication.delta_jvm import DeltaJvm, java_class_names
 from spark_jobs.storage.open import open_place
 from spark_jobs.storage.table_uris import table_files
@@ -176,13 +176,20 @@ def test_a_commit_whose_answer_is_lost_has_succeeded_once(spark: SparkSession, t
     assert read(table, 0) == "mine"
 
 
-def test_trial_commits_leave_nothing_behind(spark: SparkSession, any_table: str) -> None:
-    check_commits(spark, any_table)
-    assert table_files(any_table).paths() == []
+@pytest.mark.parametrize("is_known", [False, True])
+def test_trial_commits_leave_nothing_behind(spark: SparkSession, any_table: str, *, is_known: bool) -> None:
+    if is_known:
+        table_files(any_table).create("_delta_log/00000000000000000000.json", b"")
+    before = table_files(any_table).paths()
+    check_commits(spark, any_table, is_known=is_known)
+    assert table_files(any_table).paths() == before
 
 
 @pytest.mark.stores
-def test_a_spark_with_another_store_for_the_bucket_is_refused_and_leaves_nothing_there(spark: SparkSession, table: str) -> None:
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_spark_with_another_store_for_the_bucket_is_refused_and_leaves_nothing_there(
+    spark: SparkSession, table: str, *, is_known: bool
+) -> None:
     bucket, servers = uuid4().hex, [os.environ["AWS_ENDPOINT_URL"]]
     with object_store_apart():
         servers.append(os.environ["AWS_ENDPOINT_URL"])
@@ -193,30 +200,9 @@ def test_a_spark_with_another_store_for_the_bucket_is_refused_and_leaves_nothing
         with s3_environment(servers[0]):
             here = open_place(f"s3://{bucket}")
             with pytest.raises(RejectedError, match="in another store than this process"):
-                check_commits(spark, f"s3://{bucket}/table")
+                check_commits(spark, f"s3://{bucket}/table", is_known=is_known)
             assert here.paths() == []
         assert elsewhere.paths() == []
-
-
-@pytest.mark.stores
-def test_a_spark_with_another_store_for_the_homes_bucket_does_not_find_a_new_document(spark: SparkSession, table: str) -> None:
-    bucket, servers = uuid4().hex, [os.environ["AWS_ENDPOINT_URL"]]
-    document, uri = "requests/start-2.json", f"s3://{bucket}/table"
-    with object_store_apart():
-        servers.append(os.environ["AWS_ENDPOINT_URL"])
-        for server in servers:
-            urlopen(Request(f"{server}/{bucket}", method="PUT"), timeout=30).close()
-        conf = spark.sparkContext._jsc.hadoopConfiguration()
-        conf.set(f"fs.s3a.bucket.{bucket}.endpoint", servers[1])
-        with s3_environment(servers[0]):
-            home = open_place(f"s3://{bucket}/a home")
-            home.create(document, b"{}")
-            with pytest.raises(RejectedError, match="in another store than this process"):
-                check_finds(spark, home, document, uri)
-        with s3_environment(servers[1]):
-            home = open_place(f"s3://{bucket}/a home")
-            home.create(document, b"{}")
-            check_finds(spark, home, document, uri)
 
 
 def test_another_log_store_is_refused(spark: SparkSession, table: str) -> None:

@@ -93,43 +93,62 @@ class Blocking:
         """Returns True if a blocked publication must be tried now."""
         return self._retries.is_due(time.monotonic())
 
-    def publish(self, manifest: Manifest, publishers: Publishers) -> Publication:
+    def publish(self, manifest: Manifest, publishers: Publishers) -> None:
         """Publishes a checkpoint by policy, and records held tables. A drain holds none, because nothing after it would publish them.
 
         Raises:
             StreamPipelineError: A due sink that is not held is not published, or waiting rows may be deleted soon.
         """
-        is_drain = manifest.checkpoint_kind is CheckpointKind.STOP and manifest.drained
-        ended = self._ended_round(manifest)
-        of_round = {} if ended is None else publish_due(self._home, ended.checkpoint, publishers, holds=True).held
-        published = publish_due(self._home, manifest.checkpoint, publishers, holds=not is_drain)
-        if held := {**published.held, **of_round}:
-            self.record_held(manifest, held)
-        else:
-            self.got_through()
-        return published
+        _, held = self._carry_out(manifest, publishers)
+        self._record(manifest, held)
 
-    def publish_or_block(self, manifest: Manifest, publishers: Publishers) -> Publication | None:
-        """Publishes a checkpoint by policy, or records the blocked publication and returns None.
+    def publish_or_block(self, manifest: Manifest, publishers: Publishers) -> None:
+        """Publishes a checkpoint by policy, or records the blocked publication.
 
         Raises:
             StreamPipelineError: The checkpoint can never become public, or waiting rows may be deleted soon.
         """
         try:
-            return self.publish(manifest, publishers)
+            self.publish(manifest, publishers)
         except StreamPipelineError as error:
-            if not may_heal(error):
-                raise
-            self.failed(manifest, error)
-            return None
+            self._block(manifest, error)
 
     def results(self, manifest: Manifest, publishers: Publishers, *, may_block: bool) -> Mapping[SinkName, SinkResult]:
         """Publishes a checkpoint as :meth:`publish` does, or as :meth:`publish_or_block` does, and returns the results.
 
-        If the publication is blocked, no sink has a version.
+        If it is blocked, or a table cannot be read, no sink has a version.
         """
-        published = self.publish_or_block(manifest, publishers) if may_block else self.publish(manifest, publishers)
-        return staged_results(manifest) if published is None else published.results()
+        try:
+            published, held = self._carry_out(manifest, publishers)
+            results = published.results()
+            self._record(manifest, held)
+        except StreamPipelineError as error:
+            if not may_block:
+                raise
+            self._block(manifest, error)
+            return staged_results(manifest)
+        return results
+
+    def _carry_out(
+        self, manifest: Manifest, publishers: Publishers
+    ) -> tuple[Publication, Mapping[SinkName, StreamPipelineError]]:
+        """Publishes a checkpoint by policy. Returns the publication, and the errors of held tables, also of the ended round."""
+        is_drain = manifest.checkpoint_kind is CheckpointKind.STOP and manifest.drained
+        ended = self._ended_round(manifest)
+        of_round = {} if ended is None else publish_due(self._home, ended.checkpoint, publishers, holds=True).held
+        published = publish_due(self._home, manifest.checkpoint, publishers, holds=not is_drain)
+        return published, {**published.held, **of_round}
+
+    def _record(self, manifest: Manifest, held: Mapping[SinkName, StreamPipelineError]) -> None:
+        if held:
+            self.record_held(manifest, held)
+        else:
+            self.got_through()
+
+    def _block(self, manifest: Manifest, error: StreamPipelineError) -> None:
+        if not may_heal(error):
+            raise error
+        self.failed(manifest, error)
 
     def record_held(self, manifest: Manifest, held: Mapping[SinkName, StreamPipelineError]) -> None:
         """Records that tables with a hold have refused a publication, which is done in the other tables.

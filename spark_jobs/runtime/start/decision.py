@@ -479,6 +479,13 @@ def goes_on_from(decision: StartDecision, facts: HomeFacts) -> Manifest | None:
     return without_stages(kept[0], refreshed) if kept else facts.begun_with
 
 
+def continued(decision: Decision, facts: HomeFacts) -> Manifest | None:
+    """Returns the home's own checkpoint whose tables a start publishes into again, without stages that it computes again; or None."""
+    if isinstance(decision, Answer) or (isinstance(decision, BeginFromSavepoint) and decision.checkpoint is None):
+        return None
+    return goes_on_from(decision, facts)
+
+
 def check_spark(decision: StartDecision, request: StartRequest, facts: HomeFacts, minor: str, *, can_repartition: bool) -> None:
     """Refuses state that this Spark cannot continue.
 

@@ -1,6 +1,6 @@
 """The plan of a start, made before anything is written. ``spark-jobs run --dry-run`` shows it, and a start carries it out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from spark_jobs.api.continuation import StageFate
@@ -53,7 +53,7 @@ class StartPlan:
         return goes_on_from(self.decision, self.facts)
 
     @property
-    def published(self) -> frozenset[str]:
-        """Returns the URIs of the tables that the home's newest checkpoint publishes into."""
-        head = self.facts.head
-        return frozenset(cut.table for cut in head.sinks.values()) if head else frozenset()
+    def published(self) -> Set[str]:
+        """Returns the URIs of the sinks' tables that are there, and that the home's newest checkpoint publishes into."""
+        cuts = self.facts.head.sinks.values() if self.facts.head else ()
+        return {cut.table for cut in cuts} & {planned.table.uri for planned in self.tables.values() if planned.table}

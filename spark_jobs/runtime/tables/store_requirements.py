@@ -4,7 +4,7 @@ Every commit of a table in a store creates the next version of the log, and the 
 commits of this runtime, of delta-rs, and of Spark with :mod:`spark_jobs.publication.conditional_log_store`.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Container, Mapping
 from functools import partial
 from urllib.parse import urlsplit
 
@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from spark_jobs.background import run_all
 from spark_jobs.home.layout import CHANNELS
 from spark_jobs.protocol.ids import SinkName
-from spark_jobs.publication.conditional_log_store import check_commits, check_finds, make_commits_conditional
+from spark_jobs.publication.conditional_log_store import check_commits, make_commits_conditional
 from spark_jobs.runtime.spark.hadoop_clients import check_clients
 from spark_jobs.runtime.tables.table_places import TablePlace
 from spark_jobs.storage.files import Files
@@ -39,44 +39,27 @@ def prepare_stores(spark: SparkSession, home: Files, places: Mapping[SinkName, T
         make_commits_conditional(spark, uri)
 
 
-def check_stores(
-    spark: SparkSession,
-    home: Files,
-    places: Mapping[SinkName, TablePlace],
-    published: Collection[str] = (),
-    written: str | None = None,
-) -> None:
-    """Refuses stores that accept a second create of one name, and a Spark that uses another store than this process.
+def check_stores(spark: SparkSession, places: Mapping[SinkName, TablePlace], known: Container[str] = ()) -> None:
+    """Refuses stores that accept a second create of one name, by this runtime or by Spark, and a Spark with another store.
 
-    Leaves nothing behind. A table is not tried again if the home has published into it and is in its bucket: then Spark looks only for a
-    new document of the home. All checks run at the same time, because each consists of many requests.
+    Leaves nothing behind. All checks run at the same time, because each consists of many requests.
 
     Args:
         spark: Session of the driver.
-        home: The home.
         places: Places of the sinks' tables.
-        published: URIs of tables that a checkpoint of the home publishes into.
-        written: Path of a document that this start has written into the home. None: all tables are tried.
+        known: URIs of tables that were tried before. There Spark only writes a file, which this process reads.
 
     Raises:
         MissingRequirementError: A store accepts it.
-        RejectedError: Spark uses another store.
+        RejectedError: Spark uses another store than this process.
         StorageError: A store does not answer, or we may not write there.
     """
     in_stores = [place.uri for place in places.values() if is_in_store(place.uri)]
-    own = _bucket(uri_of(home))
-    known = [uri for uri in in_stores if written is not None and uri in published and _bucket(uri) == own]
-    tried = [uri for uri in in_stores if uri not in known]
-    one_of_each_bucket = {_bucket(uri): uri for uri in tried}.values()
+    new = [uri for uri in in_stores if uri not in known]
+    one_of_each_bucket = {urlsplit(uri)[:2]: uri for uri in (*(uri for uri in in_stores if uri in known), *new)}.values()
     run_all(
         [
-            *(partial(check_create_if_absent, table_files(uri)) for uri in tried),
-            *(partial(check_commits, spark, uri) for uri in one_of_each_bucket),
-            *(partial(check_finds, spark, home, written, uri) for uri in known[:1] if written is not None),
+            *(partial(check_create_if_absent, table_files(uri)) for uri in new),
+            *(partial(check_commits, spark, uri, is_known=uri in known) for uri in one_of_each_bucket),
         ]
     )
-
-
-def _bucket(uri: str) -> tuple[str, str]:
-    place = urlsplit(uri)
-    return place.scheme, place.netloc

@@ -24,14 +24,11 @@ class Store(MemoryFiles):
         return self
 
 
-HOME = HomeInStore(Store())
-
-
 @pytest.fixture(autouse=True)
 def client(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_requirements, "check_clients", lambda *_: None)
     monkeypatch.setattr(store_requirements, "make_commits_conditional", lambda *_: None)
-    monkeypatch.setattr(store_requirements, "check_commits", lambda *_: None)
+    monkeypatch.setattr(store_requirements, "check_commits", lambda *_, **__: None)
 
 
 def test_spark_commits_to_a_store_only_by_conditional_writes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,39 +46,28 @@ def test_a_store_without_conditional_writes_is_refused(monkeypatch: pytest.Monke
     places = {HOURLY: TablePlace("s3://lake/hourly")}
     careful, careless = MemoryFiles(), Careless()
     monkeypatch.setattr(store_requirements, "table_files", lambda uri: careful)
-    check_stores(SPARK, HOME, places)
+    check_stores(SPARK, places)
     monkeypatch.setattr(store_requirements, "table_files", lambda uri: careless)
     with pytest.raises(MissingRequirementError, match="does not keep the first of two files"):
-        check_stores(SPARK, HOME, places)
+        check_stores(SPARK, places)
     assert careful.contents == careless.contents == {}
 
 
 def test_spark_tries_to_commit_in_each_bucket_once(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = list[str]()
-    monkeypatch.setattr(store_requirements, "check_commits", lambda _, uri: tried.append(uri))
+    monkeypatch.setattr(store_requirements, "check_commits", lambda _, uri, **__: tried.append(uri))
     monkeypatch.setattr(store_requirements, "table_files", lambda uri: MemoryFiles())
     uris = ["s3://lake/a", "s3://lake/b", "s3://pond/c", "file:///tables/d"]
-    check_stores(SPARK, HOME, {SinkName(uri[-1]): TablePlace(uri) for uri in uris})
+    check_stores(SPARK, {SinkName(uri[-1]): TablePlace(uri) for uri in uris})
     assert tried == ["s3://lake/b", "s3://pond/c"]
 
 
-@pytest.mark.parametrize(
-    ("published", "written", "tried", "looked_for"),
-    [
-        ({"s3://lake/a", "s3://pond/c"}, "requests/start-2.json", ["s3://lake/b", "s3://pond/c"], ["requests/start-2.json"]),
-        ({"s3://lake/a", "s3://lake/b"}, "requests/start-2.json", ["s3://pond/c"], ["requests/start-2.json"]),
-        ({"s3://lake/a", "s3://lake/b"}, None, ["s3://lake/a", "s3://lake/b", "s3://pond/c"], []),
-        (set(), "requests/start-2.json", ["s3://lake/a", "s3://lake/b", "s3://pond/c"], []),
-    ],
-)
-def test_tables_in_the_homes_bucket_that_it_has_published_into_are_not_tried_again(
-    monkeypatch: pytest.MonkeyPatch, published: set[str], written: str | None, tried: list[str], looked_for: list[str]
-) -> None:
-    """A home in the same bucket shows whether Spark uses the same store. For another bucket only a trial shows that."""
-    tables, found = list[str](), list[str]()
+def test_in_a_bucket_with_tables_that_were_tried_before_spark_only_writes_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    tables, commits = list[str](), dict[str, bool]()
     monkeypatch.setattr(store_requirements, "table_files", lambda uri: uri)
     monkeypatch.setattr(store_requirements, "check_create_if_absent", tables.append)
-    monkeypatch.setattr(store_requirements, "check_finds", lambda _, home, path, uri: found.append(path))
-    places = {SinkName(uri[-1]): TablePlace(uri) for uri in ("s3://lake/a", "s3://lake/b", "s3://pond/c")}
-    check_stores(SPARK, HOME, places, published, written)
-    assert (sorted(tables), found) == (tried, looked_for)
+    monkeypatch.setattr(store_requirements, "check_commits", lambda _, uri, *, is_known: commits.update({uri: is_known}))
+    places = {SinkName(uri[-1]): TablePlace(uri) for uri in ("s3://lake/a", "s3://lake/b", "s3://pond/c", "s3://pond/d")}
+    check_stores(SPARK, places, {"s3://lake/a", "s3://lake/b", "s3://pond/d"})
+    assert tables == ["s3://pond/c"]
+    assert commits == {"s3://lake/b": True, "s3://pond/c": False}
