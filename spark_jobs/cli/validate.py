@@ -1,6 +1,7 @@
 """``spark-jobs validate``: checks everything that can be checked without reading a row, and shows the effect of a start."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
@@ -121,15 +122,11 @@ def validate(
                 )
         if files and declared and graph is not None and bound is not None and tables is not None:
             request = start_request(chosen, AttemptNumber(1), bound.public())
-            with mistakes.noted():
+            with _all_told(mistakes), mistakes.noted():
                 outlook_found = _outlook(files, graph, request, tables)
         if graph is not None and bound is not None and not no_spark:
-            try:
-                with mistakes.noted():
-                    _check_with_spark(entry, pipeline, graph, bound, files, context.params)
-            except StreamPipelineError:
-                mistakes.check()
-                raise
+            with _all_told(mistakes), mistakes.noted():
+                _check_with_spark(entry, pipeline, graph, bound, files, context.params)
         mistakes.check()
         assert graph is not None
         assert bound is not None
@@ -198,6 +195,16 @@ def _exists(uri: str, mode: SinkMode) -> bool:
     return True
 
 
+@contextmanager
+def _all_told(mistakes: Mistakes) -> Iterator[None]:
+    """Raises the collected mistakes in place of an error that is no mistake of the user."""
+    try:
+        yield
+    except StreamPipelineError:
+        mistakes.check()
+        raise
+
+
 def _outlook(files: Files, graph: Graph, request: StartRequest, tables: Mapping[SinkName, TableAddress]) -> Outlook:
     """Returns the effect of a start.
 
@@ -209,7 +216,7 @@ def _outlook(files: Files, graph: Graph, request: StartRequest, tables: Mapping[
     facts, described = look_at_savepoint(request, read_facts(files)), graph.describe()
     decision = decide(request, facts, request.parameters, described, refreshed_stages(graph, request.full_refresh))
     if (kept := continued(decision, facts)) is not None:
-        for sink in kept.sinks.keys() & tables.keys():
+        for sink in sorted(kept.sinks.keys() & tables.keys()):
             if not tables[sink].named:
                 refuse_missing_table(kept.checkpoint, sink, kept.sinks[sink].table)
     found = outlook(decision)

@@ -4,6 +4,7 @@ Delta's own log store for S3 takes a lock inside one JVM, so it replaces the com
 ``ConditionalLogStore.java``, in this directory. The module imports no PySpark: a caller with a session has imported it.
 """
 
+from contextlib import suppress
 from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from urllib.parse import urlsplit
 from uuid import uuid4
 
 from spark_jobs.background import run_all
-from spark_jobs.protocol.errors import MissingRequirementError, NotFoundError, RejectedError
+from spark_jobs.protocol.errors import AlreadyExistsError, MissingRequirementError, RejectedError
 from spark_jobs.publication.delta_jvm import DeltaJvm, java_class_names, java_message
 from spark_jobs.publication.java_sources import JavaSourceError, load_java
 from spark_jobs.storage.files import keeps_no_first
@@ -29,6 +30,7 @@ _CLIENT_OF_S3 = (
     "S3 needs Spark 4.1 or newer, because the client of a Hadoop before 3.4.2 creates no file conditionally, and hadoop-aws in the version "
     "of Spark's Hadoop."
 )
+_LINE = "a trial"
 _lock = Lock()
 
 
@@ -75,17 +77,19 @@ def make_commits_conditional(spark: "SparkSession", uri: str) -> None:
 
 
 def check_commits(spark: "SparkSession", uri: str, *, is_known: bool = False) -> None:
-    """Commits twice to one version of a log of its own, and refuses a Spark whose second commit succeeds. Leaves nothing behind.
+    """Lets Spark commit to a log of its own, and refuses a store that accepts the same name once more. Leaves nothing behind.
+
+    Spark and this process each try the name again. The try of this process also shows whether Spark uses the same store.
 
     Args:
         spark: A session of an application that :func:`make_commits_conditional` has prepared.
         uri: A table in a store, or the place of one.
-        is_known: True for a table that was tried before. Then it commits once, which shows Spark's store and permissions.
+        is_known: True for a table in S3 that was tried before: the log store is the same, so Spark does not try again.
 
     Raises:
-        MissingRequirementError: Both succeed, or the first one fails.
+        MissingRequirementError: The store accepts it, or Spark cannot commit.
         RejectedError: Spark commits in another store than this process.
-        StorageError: The store does not answer.
+        StorageError: The store does not answer, or this process may not write there.
     """
     from py4j.protocol import Py4JJavaError
 
@@ -94,32 +98,44 @@ def check_commits(spark: "SparkSession", uri: str, *, is_known: bool = False) ->
     log = delta.log(spark_path(uri))
     path = delta.java("org.apache.hadoop.fs.Path")(f"{spark_path(uri)}/{name}")
 
-    def commit(line: str) -> None:
-        lines = delta.java("java.util.Collections").singletonList(line)
+    def commit() -> None:
+        lines = delta.java("java.util.Collections").singletonList(_LINE)
         log.store().write(path, delta.convert.asScala(lines.iterator()), False, log.newDeltaHadoopConf())
 
     def is_refused() -> bool:
         try:
-            commit("second")
+            commit()
         except Py4JJavaError as error:
             if _TAKEN not in java_class_names(error.java_exception):
                 raise
             return True
         return False
 
+    if not is_known:
+        place.create(neighbour, b"")  # some log stores need the directory
     try:
-        if not is_known:
-            place.create(neighbour, b"")  # some log stores need the directory
-        commit("first")
-        if not (is_known or is_refused()) or place.read(name) != b"first\n":
+        commit()
+        if not (is_known or is_refused()):
             raise keeps_no_first(uri, "Spark")
-    except NotFoundError as missing:
-        path.getFileSystem(log.newDeltaHadoopConf()).delete(path, False)
-        raise _commits_elsewhere(uri) from missing
+        with suppress(AlreadyExistsError):
+            place.create(name, b"")
+            spark_files = path.getFileSystem(log.newDeltaHadoopConf())
+            if spark_files.getFileStatus(path).getLen() == 0:
+                raise keeps_no_first(uri, "this process")
+            raise _commits_elsewhere(uri, is_left=not _deleted(spark_files, path))
     except Py4JJavaError as error:
         raise _cannot_commit(uri, error) from error
     finally:
         run_all([partial(place.delete, each) for each in ((name,) if is_known else (name, neighbour))])
+
+
+def _deleted(spark_files: Any, path: Any) -> bool:
+    from py4j.protocol import Py4JJavaError
+
+    try:
+        return bool(spark_files.delete(path, False))
+    except Py4JJavaError:
+        return False
 
 
 def _cannot_commit(uri: str, error: "Py4JJavaError") -> MissingRequirementError:
@@ -131,13 +147,13 @@ def _cannot_commit(uri: str, error: "Py4JJavaError") -> MissingRequirementError:
     )
 
 
-def _commits_elsewhere(uri: str) -> RejectedError:
+def _commits_elsewhere(uri: str, *, is_left: bool) -> RejectedError:
     place = urlsplit(uri)
     endpoint = f"fs.s3a.bucket.{place.netloc}.endpoint, also" if place.scheme == "s3" else "also those"
     return RejectedError(
         f"Spark commits to tables in {uri} in another store than this process.",
         exists="Spark would stage rows in a store that is not published.",
-        safe="Nothing was staged, and nothing was left in either store.",
+        safe="Nothing was staged." if is_left else "Nothing was staged, and nothing was left in either store.",
         remedy=f"Remove the store's endpoint from Spark's settings ({endpoint} in core-site.xml). "
         "Name the store in the environment, or in the Airflow connection.",
         table=uri,

@@ -321,7 +321,8 @@ def refuse_missing_table(checkpoint: CheckpointId, sink: SinkName, table: str) -
         raise NotFoundError(
             f"Sink {sink}: table {table} is missing, and checkpoint {checkpoint} publishes into it.",
             safe="No table was created.",
-            remedy="Put the table back: mount its directory, or restore a backup. To compute all tables again, add --full-refresh-all.",
+            remedy="Put the table back: mount its directory, or restore a backup. To compute all tables again: --full-refresh-all "
+            "(fresh=True, on_rewind='replace').",
             sink=sink,
             table=table,
             checkpoint=checkpoint,

@@ -1,6 +1,6 @@
 """Plans a start: everything is checked before anything is written."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -182,16 +182,15 @@ class StartPlanner:
 
     def _check_continued(self, decision: StartDecision, facts: HomeFacts, places: Mapping[SinkName, TablePlace]) -> None:
         """Refuses tables that are gone, and those with rows of checkpoints that the home does not have."""
-        checks, kept = list[Callable[[], None]](), continued(decision, facts)
-        if kept is not None:
-            cuts = {sink: cut for sink, cut in kept.sinks.items() if sink in places}
-            checks += [partial(refuse_missing_table, kept.checkpoint, sink, cut.table) for sink, cut in cuts.items()]
-        if facts.incarnation is not None and not isinstance(decision, BeginIncarnation):
-            app, store = partial(app_id, self.pipeline.uuid, facts.incarnation), CheckpointStore(self.home)
-            checks += [
-                partial(refuse_unknown, store, decision.parent, sink, place.uri, app(sink)) for sink, place in places.items()
-            ]
-        run_all(checks)
+        kept, store = continued(decision, facts), CheckpointStore(self.home)
+
+        def check(sink: SinkName, table: str) -> None:
+            if kept is not None and sink in kept.sinks:
+                refuse_missing_table(kept.checkpoint, sink, kept.sinks[sink].table)
+            if facts.incarnation is not None and not isinstance(decision, BeginIncarnation):
+                refuse_unknown(store, decision.parent, sink, table, app_id(self.pipeline.uuid, facts.incarnation, sink))
+
+        run_all([partial(check, sink, place.uri) for sink, place in places.items()])
 
     def _look_at_sources(
         self,

@@ -481,9 +481,8 @@ def goes_on_from(decision: StartDecision, facts: HomeFacts) -> Manifest | None:
 
 def continued(decision: Decision, facts: HomeFacts) -> Manifest | None:
     """Returns the home's own checkpoint whose tables a start publishes into again, without stages that it computes again; or None."""
-    if isinstance(decision, Answer) or (isinstance(decision, BeginFromSavepoint) and decision.checkpoint is None):
-        return None
-    return goes_on_from(decision, facts)
+    kept = None if isinstance(decision, Answer) else goes_on_from(decision, facts)
+    return None if kept is facts.begun_with or kept is facts.savepoint else kept
 
 
 def check_spark(decision: StartDecision, request: StartRequest, facts: HomeFacts, minor: str, *, can_repartition: bool) -> None:

@@ -47,7 +47,7 @@ def check_stores(spark: SparkSession, places: Mapping[SinkName, TablePlace], kno
     Args:
         spark: Session of the driver.
         places: Places of the sinks' tables.
-        known: URIs of tables that were tried before. There Spark only writes a file, which this process reads.
+        known: URIs of tables that were tried before. For those in S3 there are fewer requests.
 
     Raises:
         MissingRequirementError: A store accepts it.
@@ -55,11 +55,12 @@ def check_stores(spark: SparkSession, places: Mapping[SinkName, TablePlace], kno
         StorageError: A store does not answer, or we may not write there.
     """
     in_stores = [place.uri for place in places.values() if is_in_store(place.uri)]
-    new = [uri for uri in in_stores if uri not in known]
-    one_of_each_bucket = {urlsplit(uri)[:2]: uri for uri in (*(uri for uri in in_stores if uri in known), *new)}.values()
+    old = [uri for uri in in_stores if uri in known and urlsplit(uri).scheme == "s3"]
+    new = [uri for uri in in_stores if uri not in old]
+    one_of_each_bucket = {urlsplit(uri)[:2]: uri for uri in (*old, *new)}.values()
     run_all(
         [
             *(partial(check_create_if_absent, table_files(uri)) for uri in new),
-            *(partial(check_commits, spark, uri, is_known=uri in known) for uri in one_of_each_bucket),
+            *(partial(check_commits, spark, uri, is_known=uri in old) for uri in one_of_each_bucket),
         ]
     )

@@ -36,6 +36,7 @@ from spark_jobs.runtime.start.decision import (
     Continue,
     HomeFacts,
     check_spark,
+    continued,
     decide,
     goes_on_from,
     inputs_to_renew,
@@ -233,7 +234,7 @@ class TestAChangedPipeline:
         found = decide(request("b"), home, PARAMETERS, MORE)
         assert isinstance(found, BeginFromSavepoint)
         assert (found.round, found.follows, found.checkpoint) == (2, "one", 7)
-        assert goes_on_from(found, home) == home.head
+        assert goes_on_from(found, home) == continued(found, home) == home.head
         assert [str(each) for each in stage_fates(found, home, MORE)] == ["hourly continues", "daily starts empty"]
 
     def test_drops_state_only_if_the_start_allows_it(self) -> None:
@@ -277,6 +278,7 @@ class TestAChangedPipeline:
         home = replace(facts([attempt(1, "a", 1), begun], round_document(1, "a"), begun_by=asked), begun_with=manifest(7, 1))
         found = decide(request("c"), home, PARAMETERS, MORE)
         assert found == Begin(RoundNumber(2), None)
+        assert continued(found, home) is None, "the savepoint may be of another home, with other tables"
         assert [str(each) for each in stage_fates(found, home, MORE)] == ["hourly continues", "daily starts empty"]
         with pytest.raises(RejectedError, match="the savepoint: hourly cannot go on"):
             decide(request("c"), home, PARAMETERS, {"stages": {"hourly": {"inputs": {}}}})
@@ -284,6 +286,7 @@ class TestAChangedPipeline:
         assert isinstance(with_new_sources, BeginFromSavepoint)
         assert with_new_sources.restore == begun.restore
         assert goes_on_from(with_new_sources, home) == home.begun_with
+        assert continued(with_new_sources, home) is None
 
     def test_that_has_planned_no_batch_may_change_again(self) -> None:
         begun = attempt(2, "b", 2, "two", restore=RestoreFrom(savepoint="file:///checkpoint-7"))
