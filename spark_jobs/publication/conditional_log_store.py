@@ -4,7 +4,6 @@ Delta's own log store for S3 takes a lock inside one JVM, so it replaces the com
 ``ConditionalLogStore.java``, in this directory. The module imports no PySpark: a caller with a session has imported it.
 """
 
-from contextlib import suppress
 from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -111,18 +110,20 @@ def check_commits(spark: "SparkSession", uri: str, *, is_known: bool = False) ->
             return True
         return False
 
-    if not is_known:
-        place.create(neighbour, b"")  # some log stores need the directory
     try:
+        if not is_known:
+            place.create(neighbour, b"")  # some log stores need the directory
         commit()
         if not (is_known or is_refused()):
             raise keeps_no_first(uri, "Spark")
-        with suppress(AlreadyExistsError):
+        try:
             place.create(name, b"")
-            spark_files = path.getFileSystem(log.newDeltaHadoopConf())
-            if spark_files.getFileStatus(path).getLen() == 0:
-                raise keeps_no_first(uri, "this process")
-            raise _commits_elsewhere(uri, is_left=not _deleted(spark_files, path))
+        except AlreadyExistsError:
+            return
+        spark_files = path.getFileSystem(log.newDeltaHadoopConf())
+        if spark_files.getFileStatus(path).getLen() == 0:
+            raise keeps_no_first(uri, "this process")
+        raise _commits_elsewhere(uri, is_left=not _deleted(spark_files, path))
     except Py4JJavaError as error:
         raise _cannot_commit(uri, error) from error
     finally:
