@@ -1,10 +1,12 @@
 """Sites for whole runs."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from spark_jobs.runtime.driver import shown_logs
 from spark_jobs.runtime.driver.cancellation import Cancellation
 from spark_jobs.runtime.driver.heartbeat import Heartbeat
 from tests.support.places import IN_A_STORE_AT_NIGHT, ON_A_DISK
@@ -27,11 +29,12 @@ def one_day(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def site(tmp_path: Path, one_day: Path, monkeypatch: pytest.MonkeyPatch) -> RunSite:
     """A site on which no run has started.
 
-    The threads of the heartbeat and of the cancellation stay quiet: a crash would end them, and two runs would not do their operations in
-    the same order.
+    The threads of the heartbeat, of the cancellation and of the shown logs stay quiet: a crash would end them, and two runs would not do
+    their operations in the same order.
     """
     monkeypatch.setattr(Heartbeat, "_beat", lambda heartbeat: None)
     monkeypatch.setattr(Cancellation, "_watch", lambda cancellation: None)
+    monkeypatch.setattr(shown_logs, "run_every", lambda interval_s, look, name: nullcontext())
     return RunSite(tmp_path / "site", one_day)
 
 
