@@ -171,7 +171,7 @@ class Files(Protocol):
         ...
 
     def chunks(self, path: str) -> Generator[bytes, None, None]:
-        """Yields the bytes of ``path``, of any size, about a megabyte at a time.
+        """Yields the bytes of ``path``, of any size, at most a few megabytes at a time.
 
         Raises:
             NotFoundError: The file does not exist. Raised with the first chunk.

@@ -19,7 +19,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from datetime import timedelta
 from functools import partial
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
@@ -42,11 +42,12 @@ from spark_jobs.storage.os_errors import other_contents, taken, translated
 from spark_jobs.storage.paths import UNFINISHED, parts_below
 
 if TYPE_CHECKING:
-    from obstore import Bytes, GetOptions, GetResult, ObjectMeta
+    from obstore import GetOptions, GetResult, ObjectMeta
     from obstore.store import ObjectStore
 
 _LOG = logging.getLogger(__name__)
-_CHUNK_BYTES = 1 << 20
+_CHUNK_BYTES = 64 << 10
+"""Chunks of this size stay in the memory that was freed last. The kernel has to clear larger ones, which takes as long as the rest."""
 _PART_BYTES = 8 << 20
 _PARTS_AT_ONCE = 2
 """Number of parts of one file that are written, or read ahead, at the same time. Several files are copied at the same time."""
@@ -232,15 +233,13 @@ class ObjectStoreFiles:
         size_bytes, e_tag = first.meta["size"], first.meta["e_tag"]
         same: GetOptions = {"if_match": e_tag} if e_tag else {}
 
-        def read(start: int) -> "Bytes":  # each part has its own time limit
+        def read(start: int) -> list[bytes]:  # each part has its own time limit
             end = min(start + _PART_BYTES, size_bytes)
-            return obstore.get(self._client, key, options={**same, "range": (start, end)}).bytes()
+            return _pieces(obstore.get(self._client, key, options={**same, "range": (start, end)}))
 
         with translated_errors(self._place(key)):
             rest = run_ahead((partial(read, start) for start in range(_PART_BYTES, size_bytes, _PART_BYTES)), _PARTS_AT_ONCE)
-            for each in chain((first.bytes(),), rest):
-                part = memoryview(each)
-                yield from (bytes(part[at : at + _CHUNK_BYTES]) for at in range(0, len(part), _CHUNK_BYTES))
+            yield from chain.from_iterable(chain((_pieces(first),), rest))
 
     @property
     def _store_can_copy(self) -> bool:
@@ -299,13 +298,13 @@ class ObjectStoreFiles:
         copied = Digesting(chunks)
         passing = iter(copied)
         with translated_errors(self._place(key), writes=True):
-            first = b"".join(islice(passing, _PART_BYTES // _CHUNK_BYTES))
-            rest = next(passing, b"")
-            if rest and not replaces and self._is_there(key):
+            first = _beginning(passing)
+            rest = next(passing, None)
+            if rest is not None and not replaces and self._is_there(key):
                 raise taken(self._place(key))
             try:
-                if rest or replaces:  # if two processes write other bytes at the same time, the later one wins
-                    parts = chain((first, rest), passing)
+                if rest is not None or replaces:  # if two processes write other bytes at the same time, the later one wins
+                    parts = chain((first, rest or b""), passing)
                     obstore.put(self._client, key, parts, chunk_size=_PART_BYTES, max_concurrency=_PARTS_AT_ONCE)
                 elif self._put_first(key, first, self._head) is not None:
                     raise taken(self._place(key))
@@ -397,3 +396,20 @@ class ObjectStoreFiles:
             obstore.delete(self._client, [probe])
         if id(self._client) not in _checked:
             raise keeps_no_first(self._url, "this process")
+
+
+def _pieces(found: "GetResult") -> list[bytes]:
+    """Reads a part to its end. Returns its bytes in chunks."""
+    return list(found.stream(min_chunk_size=_CHUNK_BYTES))
+
+
+def _beginning(chunks: Iterator[bytes]) -> bytes:
+    """Takes the chunks of a first part from ``chunks``, or all if they are fewer bytes."""
+    begun: list[bytes] = []
+    size_bytes = 0
+    for chunk in chunks:
+        begun.append(chunk)
+        size_bytes += len(chunk)
+        if size_bytes >= _PART_BYTES:
+            break
+    return b"".join(begun)
