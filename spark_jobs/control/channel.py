@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.home import place_of
@@ -48,6 +48,7 @@ from spark_jobs.protocol.ids import (
     RequestId,
     RunId,
     new_pipeline_uuid,
+    new_run_id,
     start_request_id,
 )
 from spark_jobs.protocol.masking import Mask, masked_error
@@ -139,8 +140,7 @@ class Channel:
 
     def next_attempt(self) -> AttemptNumber:
         """Returns the number that the next attempt would have."""
-        begun, asked = side_by_side(self.files, [self.attempts.numbers, self._request_numbers])
-        return AttemptNumber(max([*begun, *asked], default=0) + 1)
+        return self._taken().next_attempt
 
     def request_start(
         self,
@@ -161,22 +161,15 @@ class Channel:
         Raises:
             ConflictError: Others made a request at the same time, in every try.
         """
-        chosen = options.model_copy(update={"run": run})
-        return self.ask(start_request(chosen, self.next_attempt(), parameters, restarts))
+        return self.ask(options.model_copy(update={"run": run}), parameters, restarts)
 
-    def ask(self, request: StartRequest) -> StartRequest:
-        """Writes a request for a run durably, under the next free number.
-
-        Returns an unclaimed request with the same options, or the new one.
-
-        Args:
-            request: The request. It has the number of the next attempt, unless others make a request at the same time.
-
-        Raises:
-            ConflictError: Others made a request at the same time, in every try.
-        """
+    def ask(self, options: StartOptions, parameters: dict[str, Any], restarts: RestartHistory | None = None) -> StartRequest:
+        """Requests a run as :meth:`request_start` does. The options name it, or it is a new one."""
+        options = options.model_copy(update={"run": options.run or new_run_id()})
         for _ in range(_TRIES):
-            unclaimed = self._unclaimed(AttemptNumber(request.attempt - 1))
+            taken = self._taken()
+            request = start_request(options, taken.next_attempt, parameters, restarts)
+            unclaimed = self._unclaimed(AttemptNumber(request.attempt - 1), taken)
             if unclaimed is not None and _asks_the_same(unclaimed, request):
                 return unclaimed
             with suppress(AlreadyExistsError):  # an earlier try has written it
@@ -186,9 +179,6 @@ class Channel:
             with suppress(AlreadyExistsError), step(Step.REQUEST_CREATE):  # another requester took the number: look again
                 create_document(self.files, request_path(request.request), request)
                 return request
-            attempt = self.next_attempt()
-            changed = {"request": start_request_id(attempt), "attempt": attempt, "requested_at": datetime.now(UTC)}
-            request = request.model_copy(update=changed)
         raise _overtaken(self.files.url)
 
     def request(self, request: RequestId) -> StartRequest:
@@ -220,8 +210,8 @@ class Channel:
 
     def unclaimed(self) -> StartRequest | None:
         """Returns the newest request if no driver has begun to answer it and it has no answer; otherwise None."""
-        numbers = self._request_numbers()
-        return self._unclaimed(numbers[-1]) if numbers else None
+        taken = self._taken()
+        return self._unclaimed(taken.asked[-1], taken) if taken.asked else None
 
     def respond_failure(self, request: StartRequest, error: StreamPipelineError) -> StartResponse:
         """Answers a request with an error; see :meth:`respond`."""
@@ -293,16 +283,15 @@ class Channel:
         except NotFoundError:  # a newer one of the run has taken its place
             return None
 
-    def _unclaimed(self, number: AttemptNumber) -> StartRequest | None:
+    def _unclaimed(self, number: AttemptNumber, taken: "_Taken") -> StartRequest | None:
         """Returns the request of this number if no driver has begun it and it has no answer."""
-        asked, begun = side_by_side(self.files, [self._request_numbers, self.attempts.numbers])
-        if number not in asked or number in begun:
+        if number not in taken.asked or number in taken.begun:
             return None
         request = self.request(start_request_id(number))
         return request if self.response(request.request) is None else None
 
-    def _request_numbers(self) -> list[AttemptNumber]:
-        return start_numbers(self.files.names(REQUESTS))
+    def _taken(self) -> "_Taken":
+        return _Taken(*side_by_side(self.files, [self.attempts.numbers, lambda: start_numbers(self.files.names(REQUESTS))]))
 
     def _starts_of(self, run: RunId) -> list[AttemptNumber]:
         """Returns the numbers of a run's starts, newest first."""
@@ -320,6 +309,17 @@ class Channel:
                 request = self.request(start_request_id(number))
                 if request.run == run:
                     yield request
+
+
+class _Taken(NamedTuple):
+    """The numbers of attempts and of start requests, each ascending."""
+
+    begun: list[AttemptNumber]
+    asked: list[AttemptNumber]
+
+    @property
+    def next_attempt(self) -> AttemptNumber:
+        return AttemptNumber(max([*self.begun, *self.asked], default=0) + 1)
 
 
 def _asks_the_same(one: StartRequest, other: StartRequest) -> bool:

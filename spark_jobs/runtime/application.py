@@ -127,7 +127,7 @@ class Application:
         with self._masked():
             plan = self._first_plan(request, lambda: None)
             claimed, own = self._claimed(plan)
-            request = Channel(self.home).ask(request)
+            request = Channel(self.home).ask(request, request.parameters, request.restarts)
         return claimed.answer(request, own)
 
     def begin_requested(self, request: StartRequest) -> StartResponse:
@@ -254,7 +254,7 @@ class Application:
         facts, decision = self._planner.decided(request, facts)
         if isinstance(decision, Answer):
             return self._answer_again(request, decision.manifest, abandoned=decision.manifest.incarnation != facts.incarnation)
-        check_first(self.home, request)
+        check_first(self.home, request, facts.claimed)
         start = self._planner.savepoint(request, facts, decision)
         if unfinished is not None and not isinstance(decision, BeginIncarnation):
             raise unfinished.error

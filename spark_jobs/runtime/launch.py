@@ -73,9 +73,10 @@ def launch(
     options = _with_urls(options)
     application = _application(pipeline, files, parameters, options, start_spark)
     application = replace(application, watch=watch, open_directory=open_directory)
-    channel = Channel(files)
-    request = start_request(options, channel.next_attempt(), application.parameters.public())
-    return application.answer(channel.ask(request)) if application.begun else application.begin(request)
+    channel, values = Channel(files), application.parameters.public()
+    if application.begun:
+        return application.answer(channel.ask(options, values))
+    return application.begin(start_request(options, channel.next_attempt(), values))
 
 
 def plan(

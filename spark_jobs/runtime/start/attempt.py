@@ -30,18 +30,21 @@ from spark_jobs.storage.files import Files, is_mounted
 _LOG = logging.getLogger(__name__)
 
 
-def check_first(home: Files, request: StartRequest) -> None:
+def check_first(home: Files, request: StartRequest, claimed: AttemptNumber | None) -> None:
     """Refuses to begin an attempt that has begun before.
+
+    Args:
+        home: The home.
+        request: Start request.
+        claimed: The highest number that an attempt has claimed.
 
     Raises:
         FencedError: The attempt is running elsewhere.
         InterruptedRunError: The attempt, or a later one, has ended.
     """
-    attempts = Attempts(home)
-    newest = max(attempts.numbers(), default=0)
-    if request.attempt > newest:
+    if claimed is None or request.attempt > claimed:
         return
-    live = attempts.read(AttemptNumber(newest))
+    live = Attempts(home).read(claimed)
     if live.attempt == request.attempt and works_elsewhere(home, live):
         raise FencedError(
             f"Attempt {live.attempt} is at work on {live.host}.",

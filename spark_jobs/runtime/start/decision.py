@@ -112,6 +112,8 @@ class HomeFacts:
     """The checkpoint that the newest attempt went on from."""
     begun: frozenset[AttemptNumber] = frozenset()
     """The attempts that have begun, as far back as they are kept."""
+    claimed: AttemptNumber | None = None
+    """The highest number that an attempt has claimed."""
     savepoint: Manifest | None = None
     """The manifest of the request's savepoint, if no attempt has begun with it yet."""
     begun_with: Manifest | None = None

@@ -3,7 +3,6 @@
 The number of reads does not depend on the age of the home: the newest documents name the earlier ones that are needed.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, partial
 
@@ -11,8 +10,9 @@ from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.checkpoint.savepoint import read_savepoint
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.rounds import Rounds
+from spark_jobs.home.layout import AttemptNames
 from spark_jobs.protocol.documents import AttemptDocument, CheckpointKind, Manifest, RoundDocument, StartResponse
-from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RunId, SinkName, StageName
+from spark_jobs.protocol.ids import CheckpointId, RunId, SinkName, StageName
 from spark_jobs.protocol.start_requests import StartRequest
 from spark_jobs.publication.evidence import version_with
 from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog, checkpoint_directory
@@ -33,7 +33,7 @@ def read_facts(home: Files) -> HomeFacts:
     """
     channel, store = Channel(home), CheckpointStore(home)
     answer_of = cache(channel.answer)
-    (begun, newest), latest, head = side_by_side(home, [partial(_begun_attempts, channel), Rounds(home).latest, store.head])
+    (names, newest), latest, head = side_by_side(home, [partial(_newest_attempt, channel), Rounds(home).latest, store.head])
     if newest is None or (head is not None and head.incarnation != newest.incarnation):
         head = None
     restored, request = side_by_side(
@@ -52,14 +52,15 @@ def read_facts(home: Files) -> HomeFacts:
         and ((head is not None and head.round == latest.round) or _has_staged(home, newest, latest, restored)),
         failed_backfill=newest is not None and latest is not None and _is_failed_backfill(home, newest, latest, head),
         restored=restored,
-        begun=frozenset(begun),
+        begun=frozenset(names.begun),
+        claimed=max(names.claimed, default=None),
     )
 
 
-def _begun_attempts(channel: Channel) -> tuple[Sequence[AttemptNumber], AttemptDocument | None]:
-    """Returns the attempts that have begun, ascending, and the newest one."""
-    begun = channel.attempts.names().begun
-    return begun, channel.attempts.read(begun[-1]) if begun else None
+def _newest_attempt(channel: Channel) -> tuple[AttemptNames, AttemptDocument | None]:
+    """Returns the names of all attempts, and the newest one that has begun."""
+    names = channel.attempts.names()
+    return names, channel.attempts.read(names.begun[-1]) if names.begun else None
 
 
 def look_at_savepoint(request: StartRequest, facts: HomeFacts) -> HomeFacts:
