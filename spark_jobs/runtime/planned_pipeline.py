@@ -5,6 +5,7 @@ A start does this before it writes anything, and so do ``spark-jobs run --dry-ru
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from pyspark.sql import SparkSession
 
@@ -13,6 +14,7 @@ from spark_jobs.api.graph import Graph
 from spark_jobs.api.parameters import BoundParameters
 from spark_jobs.api.refusals import Mistakes
 from spark_jobs.api.sink import check_distinct
+from spark_jobs.background import beside
 from spark_jobs.home.places import check_sources
 from spark_jobs.home.source_places import archive_places, source_places
 from spark_jobs.protocol.ids import SinkName, StageName
@@ -21,7 +23,7 @@ from spark_jobs.runtime.stages.planned import PlannedStage, plan_stages
 from spark_jobs.runtime.start.source_identity import find_folders
 from spark_jobs.runtime.tables.outlets import plan_outlet
 from spark_jobs.runtime.tables.table_places import TablePlace, locate
-from spark_jobs.runtime.tables.tables import PlannedTable
+from spark_jobs.runtime.tables.tables import PlannedTable, read_ahead
 from spark_jobs.storage.files import Files, real_url
 from spark_jobs.storage.table_uris import table_files
 
@@ -73,7 +75,8 @@ def plan_pipeline(
         StreamPipelineError: An input cannot be read now. Another try may succeed.
     """
     mistakes, tables = Mistakes(), dict[SinkName, PlannedTable]()
-    stages = plan_stages(graph, session, parameters.values, mistakes)
+    with beside(partial(read_ahead, session, [place.uri for place in places.values()])):
+        stages = plan_stages(graph, session, parameters.values, mistakes)
     with mistakes.noted():
         check_tidied(graph, graph.archives(parameters), session, parameters.values)
     for name, planned in stages.items():

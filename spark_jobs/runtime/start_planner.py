@@ -123,8 +123,7 @@ class StartPlanner:
         session = session_for_run(spark)
         places = find_places(self.graph, self.parameters, spark)
         tables = {sink: place.uri for sink, place in places.items()}
-        check_places(self.home, tables, begins=False)
-        self._check_continued(decision, facts, places)
+        run_all([partial(check_places, self.home, tables, begins=False), partial(self._check_continued, decision, facts, places)])
         reached = start.check(places) if start else None
         prepare_stores(spark, self.home, places)
         planned = plan_pipeline(self.graph, self.parameters, session, places)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
@@ -14,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructField, StructType
 
+from spark_jobs.background import run_all
 from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
 from spark_jobs.protocol.documents import InputLag
 from spark_jobs.protocol.errors import BEGIN_ANEW, RejectedError, SourceChangedError, StreamPipelineError
@@ -62,8 +64,9 @@ class DeltaSource(SourceKind):
         """
         path, delta = leaf.options["path"], DeltaJvm(frame.sparkSession)
         version, metadata, _ = delta.snapshot(path)
-        known = KnownDelta(path=path, table=metadata["id"], shape=_shape(metadata), seen=_commit(delta, path, version))
-        known = known.model_copy(update={"lineage": _lineage(delta, known, version, before)})
+        known = KnownDelta(path=path, table=metadata["id"], shape=_shape(metadata))
+        seen, lineage = run_all([partial(_commit, delta, path, version), partial(_lineage, delta, known, version, before)])
+        known = known.model_copy(update={"seen": seen, "lineage": lineage})
         if isinstance(before, KnownDelta) and before.table == known.table and before.seen and before.seen.version > version:
             return known.model_copy(update={"seen": before.seen})  # an older copy that has not caught up
         return known

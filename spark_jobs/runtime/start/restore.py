@@ -15,6 +15,7 @@ Invariants:
 """
 
 import logging
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -42,6 +43,8 @@ from spark_jobs.storage.files import Files, by_directory
 _LOG = logging.getLogger(__name__)
 _BEGUN = "restoring.json"
 _WHOLE = "restored.json"
+_AT_ONCE = min(16, 4 * (os.cpu_count() or 1))
+"""Number of files that are copied at the same time. Each is hashed, and the plan of the start needs the processors, too."""
 _LARGE_BYTES = 1 << 20
 """Size of a file that is made durable alone. Smaller files are made durable together, with one sync of their directories."""
 
@@ -339,7 +342,7 @@ def _place_all(
             copies.work.sync(copies.at(file.path))
         return is_local
 
-    is_local = dict(zip(files, run_all([partial(place, file) for file in files]), strict=True))
+    is_local = dict(zip(files, run_all([partial(place, file) for file in files], _AT_ONCE), strict=True))
     small = (copies.at(file.path) for file in files if file.size_bytes < _LARGE_BYTES)
     run_all([partial(copies.work.sync, *paths) for paths in by_directory(small)])
     return Restored(
