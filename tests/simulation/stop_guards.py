@@ -146,7 +146,7 @@ STOP_GUARDS = [
         _stops_are_answered_at_once,
         _DRAINS,
         chaos_of_stops,
-        hint=420,
+        hint=159,
     ),
     Guard("a fenced attempt turns no stop down", _a_fenced_attempt_answers, _STOPS, lambda: replace(_GIVING_UP), hint=7),
     Guard(
@@ -154,7 +154,7 @@ STOP_GUARDS = [
         _what_fails_is_told,
         _STOPS,
         lambda: replace(_NONE, faults=30),
-        hint=263,
+        hint=176,
     ),
     Guard(
         "whoever makes a savepoint leaves what is right",

@@ -143,7 +143,7 @@ def test_a_loss_of_another_work_directory_is_undone_before_its_stage_reads_the_r
 
 
 def test_a_loss_of_an_attempt_whose_document_was_deleted_is_not_undone_in_its_work_directory() -> None:
-    trace = Forgotten(1, Plan(poison=frozenset({0}), rows=4)).run().trace
+    trace = Forgotten(3, Plan(poison=frozenset({0}), rows=4)).run().trace
     deleted = next(at for at, line in enumerate(trace) if "delete attempts/1.json" in line)
     completed = next(at for at, line in enumerate(trace) if "create manifests/1.json" in line)
     assert deleted < completed
