@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.publication.delta_jvm import java_class
 from spark_jobs.runtime.spark.masked_log import mask_log
+from spark_jobs.runtime.spark.session import cancel_for_good, job_group
 from tests.support.shared_application import HIDDEN_SETTING
 
 pytestmark = pytest.mark.spark
@@ -63,3 +64,12 @@ def test_a_jvm_that_others_have_started_logs_no_secret(spark: SparkSession, tmp_
     assert "reads ***" in after
     assert "RuntimeException: no user ***" in after
     assert "s\\e$same" not in after
+
+
+def test_a_thread_whose_jobs_were_cancelled_for_good_runs_other_jobs_later(spark: SparkSession) -> None:
+    context = spark.sparkContext
+    with job_group(context, "given up", "does something long"):
+        cancel_for_good(context, "given up")
+        with pytest.raises(Exception, match="cancelled job group given up"):
+            context.parallelize([1]).count()
+    assert context.parallelize([1]).count() == 1

@@ -20,7 +20,7 @@ from spark_jobs.protocol.steps import Step, step
 from spark_jobs.publication.delta_jvm import DeltaJvm, java_message
 from spark_jobs.publication.labels import column_of
 from spark_jobs.publication.staged_frame import staged_frame
-from spark_jobs.runtime.spark.session import cancel_for_good, spark_failures
+from spark_jobs.runtime.spark.session import cancel_for_good, job_group, spark_failures
 from spark_jobs.runtime.spark.spark_facts import partitioned
 from spark_jobs.runtime.stages.stage import StageRun
 
@@ -89,9 +89,9 @@ def _written(
     number = F.col(column_of(_BIN, table.metadata))
 
     def write() -> list[dict[str, Any]]:
-        context.setJobGroup(group, f"packs the files of stage '{stage.stage.name}' up to batch {last}", interruptOnCancel=True)
-        staged = staged_frame(session, table.uri, table.metadata, table.protocol, small, label=_BIN)
-        with step(Step.PACK_FILES):
+        packs = f"packs the files of stage '{stage.stage.name}' up to batch {last}"
+        with job_group(context, group, packs), step(Step.PACK_FILES):
+            staged = staged_frame(session, table.uri, table.metadata, table.protocol, small, label=_BIN)
             rows = partitioned(staged, bins, number.cast("int")).drop(number)
             # the publication checks the constraints that the table got since the rows were staged
             return DeltaJvm(session).write_files(rows, table.path, f"{stage.file_prefix}{last}-", lambda constraint: False)

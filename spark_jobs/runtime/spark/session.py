@@ -408,6 +408,18 @@ def jvm_has_ended(error: BaseException) -> bool:
     return isinstance(error, Py4JNetworkError)
 
 
+@contextmanager
+def job_group(context: SparkContext, group: str, description: str) -> Iterator[None]:
+    """Puts the jobs of this thread into a group while the context is open. The thread may do other work later."""
+    java_context: Any = context._jsc
+    context.setJobGroup(group, description, interruptOnCancel=True)
+    try:
+        yield
+    finally:
+        with suppress(Exception):  # the JVM has ended, and its threads with it
+            java_context.sc().clearJobGroup()
+
+
 def cancel_for_good(context: SparkContext, group: str) -> None:
     """Cancels the jobs of a group, including future ones. The group's name must not be used again."""
     java_context: Any = context._jsc
