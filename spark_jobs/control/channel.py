@@ -285,7 +285,7 @@ class Channel:
 
     def _unclaimed(self, number: AttemptNumber, taken: "_Taken") -> StartRequest | None:
         """Returns the request of this number if no driver has begun it and it has no answer."""
-        if number not in taken.asked or number in taken.begun:
+        if number not in taken.asked or number in taken.claimed:
             return None
         request = self.request(start_request_id(number))
         return request if self.response(request.request) is None else None
@@ -312,14 +312,14 @@ class Channel:
 
 
 class _Taken(NamedTuple):
-    """The numbers of attempts and of start requests, each ascending."""
+    """The numbers that attempts have claimed and those of start requests, each ascending."""
 
-    begun: list[AttemptNumber]
+    claimed: list[AttemptNumber]
     asked: list[AttemptNumber]
 
     @property
     def next_attempt(self) -> AttemptNumber:
-        return AttemptNumber(max([*self.begun, *self.asked], default=0) + 1)
+        return AttemptNumber(max([*self.claimed, *self.asked], default=0) + 1)
 
 
 def _asks_the_same(one: StartRequest, other: StartRequest) -> bool:
