@@ -48,7 +48,6 @@ from spark_jobs.protocol.ids import (
     RequestId,
     RunId,
     new_pipeline_uuid,
-    new_run_id,
     start_request_id,
 )
 from spark_jobs.protocol.masking import Mask, masked_error
@@ -161,14 +160,9 @@ class Channel:
         Raises:
             ConflictError: Others made a request at the same time, in every try.
         """
-        return self.ask(options.model_copy(update={"run": run}), parameters, restarts)
-
-    def ask(self, options: StartOptions, parameters: dict[str, Any], restarts: RestartHistory | None = None) -> StartRequest:
-        """Requests a run as :meth:`request_start` does. The options name it, or it is a new one."""
-        options = options.model_copy(update={"run": options.run or new_run_id()})
         for _ in range(_TRIES):
             taken = self._taken()
-            request = start_request(options, taken.next_attempt, parameters, restarts)
+            request = start_request(options.model_copy(update={"run": run}), taken.next_attempt, parameters, restarts)
             unclaimed = self._unclaimed(AttemptNumber(request.attempt - 1), taken)
             if unclaimed is not None and _asks_the_same(unclaimed, request):
                 return unclaimed

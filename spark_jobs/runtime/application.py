@@ -127,7 +127,9 @@ class Application:
         with self._masked():
             plan = self._first_plan(request, lambda: None)
             claimed, own = self._claimed(plan)
-            request = Channel(self.home).ask(request, request.parameters, request.restarts)
+            request = Channel(self.home).request_start(
+                request.run, parameters=request.parameters, options=request, restarts=request.restarts
+            )
         return claimed.answer(request, own)
 
     def begin_requested(self, request: StartRequest) -> StartResponse:

@@ -17,7 +17,7 @@ from spark_jobs.home.places import check_places
 from spark_jobs.protocol.checkpointing import CheckpointOverrides
 from spark_jobs.protocol.documents import Manifest, OnEnd, Publish, StartResponse
 from spark_jobs.protocol.errors import RejectedError
-from spark_jobs.protocol.ids import PipelineName, RequestId
+from spark_jobs.protocol.ids import PipelineName, RequestId, new_run_id
 from spark_jobs.protocol.start_requests import StartOptions, StartRequest, start_request
 from spark_jobs.runtime.application import Application
 from spark_jobs.runtime.driver.heartbeat import Heartbeat
@@ -75,7 +75,7 @@ def launch(
     application = replace(application, watch=watch, open_directory=open_directory)
     channel, values = Channel(files), application.parameters.public()
     if application.begun:
-        return application.answer(channel.ask(options, values))
+        return application.answer(channel.request_start(options.run or new_run_id(), parameters=values, options=options))
     return application.begin(start_request(options, channel.next_attempt(), values))
 
 
