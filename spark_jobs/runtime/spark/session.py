@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from py4j.clientserver import ClientServer
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -410,7 +411,13 @@ def jvm_has_ended(error: BaseException) -> bool:
 
 @contextmanager
 def job_group(context: SparkContext, group: str, description: str) -> Iterator[None]:
-    """Puts the jobs of this thread into a group while the context is open. The thread may do other work later."""
+    """Puts the jobs of this thread into a group while the context is open, if each Python thread has its own JVM thread.
+
+    The thread may do other work later.
+    """
+    if not pins_threads(context):
+        yield
+        return
     java_context: Any = context._jsc
     context.setJobGroup(group, description, interruptOnCancel=True)
     try:
@@ -424,6 +431,11 @@ def cancel_for_good(context: SparkContext, group: str) -> None:
     """Cancels the jobs of a group, including future ones. The group's name must not be used again."""
     java_context: Any = context._jsc
     java_context.sc().cancelJobGroupAndFutureJobs(group)
+
+
+def pins_threads(context: SparkContext) -> bool:
+    """Returns True if each Python thread has its own JVM thread: see ``PYSPARK_PIN_THREAD``."""
+    return isinstance(context._gateway, ClientServer)
 
 
 def application_has_ended(spark: SparkSession) -> bool:

@@ -12,7 +12,7 @@ from spark_jobs.api.refusals import Place
 from spark_jobs.api.settings import check_settings
 from spark_jobs.protocol.errors import InvalidPipelineError, MissingRequirementError, RejectedError
 from spark_jobs.protocol.spark_settings import PACKAGES
-from spark_jobs.runtime.spark.session import REQUIRED_SETTINGS, new_table, start_session
+from spark_jobs.runtime.spark.session import REQUIRED_SETTINGS, job_group, new_table, start_session
 from spark_jobs.runtime.spark.spark_facts import SPARK_MINOR
 from tests.support.secret_shapes import CORE, SHAPES
 
@@ -121,3 +121,10 @@ def test_a_table_in_a_schema_that_the_catalog_does_not_have_is_refused(name: str
         new_table(spark, name)
     assert caught.value.remedy
     assert "CREATE SCHEMA city" in caught.value.remedy
+
+
+def test_jobs_get_no_group_where_a_call_may_run_in_another_thread_of_the_jvm() -> None:
+    """The group would stay in that thread. It may be cancelled for good."""
+    context: Any = SimpleNamespace(_gateway=object())  # it has no way to set a group
+    with job_group(context, "packing", "packs files"):
+        pass
