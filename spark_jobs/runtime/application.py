@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.api.graph import Graph
 from spark_jobs.api.parameters import BoundParameters
-from spark_jobs.background import beside
+from spark_jobs.background import beside, run_all
 from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.control.attempts import forget_old_logs
 from spark_jobs.control.channel import Channel
@@ -38,10 +38,11 @@ from spark_jobs.protocol.errors import (
     InterruptedRunError,
     StreamPipelineError,
 )
-from spark_jobs.protocol.ids import AttemptNumber, SinkName
+from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, SinkName
 from spark_jobs.protocol.masking import Mask, masked_error, masking
 from spark_jobs.protocol.reports import reported_error
 from spark_jobs.protocol.start_requests import StartRequest
+from spark_jobs.publication.pending import is_due, refuse_missing_table
 from spark_jobs.publication.publisher import never_public, publish_due, published
 from spark_jobs.publication.transactions import Publishers
 from spark_jobs.runtime.checkpoints.blocked_publication import Blocking
@@ -264,13 +265,25 @@ class Application:
         def find_plan(spark: SparkSession, publishers: Publishers) -> StartPlan:
             check_shared(spark, self.home)
             if isinstance(decision, BeginFromSavepoint) and decision.checkpoint is not None:
-                publish_due(self.home, decision.checkpoint, publishers)
+                self._publish_before_savepoint(decision.checkpoint, publishers)
             plan = self._planner.plan(request, decision, facts, start, spark)
             check_stores(spark, plan.places, plan.published)
             return plan
 
         early = early_copy(self.home, request, decision, facts, second_copy=self.graph.checkpointing.second_copy)
         return self._carry_out(request, afterwards, metrics, find_plan, early, unfinished)
+
+    def _publish_before_savepoint(self, checkpoint: CheckpointId, publishers: Publishers) -> None:
+        """Publishes a checkpoint before the start takes a savepoint of it.
+
+        Raises:
+            NotFoundError: A table that it publishes into is missing.
+            StreamPipelineError: It cannot be published.
+        """
+        manifest = CheckpointStore(self.home).manifest(checkpoint)
+        due = {sink: cut.table for sink, cut in manifest.sinks.items() if is_due(manifest, cut.publish)}
+        run_all([partial(refuse_missing_table, checkpoint, sink, table) for sink, table in due.items()])
+        publish_due(self.home, checkpoint, publishers)
 
     def _carry_out(
         self,

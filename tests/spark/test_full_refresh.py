@@ -1,5 +1,6 @@
 """A full refresh of some tables: their stages start over, and their rows are replaced in the publication of all others."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,17 @@ def test_all_tables_are_refreshed_without_a_savepoint(shop: Shop) -> None:
     shop.assert_kind("orders", "order")
     assert not (shop.site.home / "savepoints").exists()
     assert {removals(shop.site.tables / name) for name in ALL} == {1}
+
+
+@pytest.mark.parametrize("refreshed", ["orders", "refunds"])
+def test_a_refresh_without_one_of_the_tables_is_refused_and_names_the_way_to_compute_all_again(
+    shop: Shop, refreshed: str
+) -> None:
+    shutil.rmtree(shop.site.tables / "refunds")
+    error = shop.refused(shop.pipeline(*ALL), full_refresh=[refreshed])
+    assert "Sink refunds: table" in error.failed
+    assert "is missing, and checkpoint 1 publishes into it." in error.failed
+    assert "--full-refresh-all" in error.remedy
 
 
 def test_a_refresh_of_a_table_with_rows_of_other_writers_is_refused_before_anything_is_written(shop: Shop) -> None:
