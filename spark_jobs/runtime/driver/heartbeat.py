@@ -112,7 +112,6 @@ class Heartbeat:
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
 
     def __enter__(self) -> "Heartbeat":
-        self._write()
         self._thread.start()
         return self
 
@@ -265,9 +264,9 @@ class Heartbeat:
 
     def _beat(self) -> None:
         while not self._stop.is_set():
+            self._write()
             self._changed.wait(self._interval_s)
             self._changed.clear()
-            self._write()
 
     def _write(self) -> None:
         try:

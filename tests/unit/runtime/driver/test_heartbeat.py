@@ -20,6 +20,7 @@ def test_a_change_of_state_is_written_at_once(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(heartbeat, "_INTERVAL_S", 3_600.0)
     files = LocalFiles(str(tmp_path))
     with Heartbeat(files, AttemptNumber(1), RunId("r"), [StageName("hourly")], None) as beating:
+        assert written(files, RunState.STARTING).stages.keys() == {"hourly"}
         beating.state(RunState.RUNNING)
         assert written(files, RunState.RUNNING).attempt == 1
     assert written(files, RunState.DONE).stages.keys() == {"hourly"}
