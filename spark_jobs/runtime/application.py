@@ -168,7 +168,7 @@ class Application:
         check_shared(spark, self.home)
         check()
         plan = self._planner.plan(request, decision, facts, start, spark)
-        check_stores(spark, plan.places)
+        check_stores(spark, plan.new_places)
         check()
         return plan
 
@@ -266,8 +266,8 @@ class Application:
             check_shared(spark, self.home)
             if isinstance(decision, BeginFromSavepoint) and decision.checkpoint is not None:
                 self._publish_before_savepoint(decision.checkpoint, publishers)
-            plan = self._planner.plan(request, decision, facts, start, spark)
-            check_stores(spark, plan.places, plan.published)
+            plan = self._planner.plan(request, decision, facts, start, spark, partial(check_stores, spark, are_known=True))
+            check_stores(spark, plan.new_places)
             return plan
 
         early = early_copy(self.home, request, decision, facts, second_copy=self.graph.checkpointing.second_copy)

@@ -1,6 +1,6 @@
 """Plans a start: everything is checked before anything is written."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,7 +12,7 @@ from spark_jobs.api.full_refresh import refreshed_stages
 from spark_jobs.api.graph import Graph
 from spark_jobs.api.parameters import BoundParameters
 from spark_jobs.api.stage import BeginAt
-from spark_jobs.background import run_all
+from spark_jobs.background import beside, run_all
 from spark_jobs.checkpoint.checkpoint_store import CheckpointStore
 from spark_jobs.control.losses import LossLedger
 from spark_jobs.home.places import check_places, check_sources
@@ -66,7 +66,7 @@ from spark_jobs.runtime.start.source_identity import (
     settle,
     sources_before,
 )
-from spark_jobs.runtime.start.start_plan import StartPlan
+from spark_jobs.runtime.start.start_plan import StartPlan, known_places
 from spark_jobs.runtime.start.static_versions import replaced_statics
 from spark_jobs.runtime.start.waiting_rows import (
     WaitingRows,
@@ -117,8 +117,18 @@ class StartPlanner:
         facts: HomeFacts,
         start: SavepointStart | None,
         spark: SparkSession,
+        try_known: Callable[[Mapping[SinkName, TablePlace]], object] = lambda places: None,
     ) -> StartPlan:
-        """Plans a start by checking its sources, tables and functions. Writes nothing."""
+        """Plans a start by checking its sources, tables and functions. Writes nothing; ``try_known`` may.
+
+        Args:
+            request: The start request.
+            decision: The decision.
+            facts: The facts of the home.
+            start: The savepoint that the start begins with.
+            spark: Session of the driver.
+            try_known: Called in the background during the last checks, with the places of known tables. The sources are checked before.
+        """
         adopted = {} if isinstance(decision, Continue) else old_offsets(self.graph, decision.adopt_offsets)
         session = session_for_run(spark)
         places = find_places(self.graph, self.parameters, spark)
@@ -136,11 +146,12 @@ class StartPlanner:
             adopted = old_offsets(self.graph, offsets)
             settled = replace(settled, before=self._sources_before(decision, facts))
         returned = {name: stage.frame.schema for name, stage in planned.stages.items()}
-        check_waiting(returned, self._waiting(request, decision, facts), gained_columns(settled.before, settled.sources))
-        check_stages(self.graph, session, planned.stages, adopted)
-        losses = self._losses_by_tidying(request, decision, places, spark, self.tidying(session))
         fates = stage_fates(decision, facts, self.graph.describe())
-        self._check_empty_stages(decision, fates, places, spark)
+        with beside(partial(try_known, known_places(facts, places, planned.tables))):
+            check_waiting(returned, self._waiting(request, decision, facts), gained_columns(settled.before, settled.sources))
+            check_stages(self.graph, session, planned.stages, adopted)
+            losses = self._losses_by_tidying(request, decision, places, spark, self.tidying(session))
+            self._check_empty_stages(decision, fates, places, spark)
         return StartPlan(
             decision=decision,
             facts=facts,

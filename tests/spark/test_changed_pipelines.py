@@ -1,6 +1,7 @@
 """A pipeline changes between two rounds: a new or dropped stage, another source, another partition_by. A plain run goes on."""
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,12 @@ from spark_jobs.control.liveness import holding
 from spark_jobs.home.layout import DRIVER_LOCK
 from spark_jobs.protocol.documents import CheckpointKind, Manifest
 from spark_jobs.protocol.errors import HomeInUseError, RejectedError, StreamPipelineError, UnsupportedTableError
+from spark_jobs.protocol.ids import SinkName
 from spark_jobs.protocol.start_requests import StartOptions
 from spark_jobs.runtime.launch import plan
 from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.runtime.start.start_plan import StartPlan
+from spark_jobs.runtime.tables.table_places import TablePlace
 from spark_jobs.storage.open import open_files
 from tests.spark.conftest import Site
 from tests.spark.rows import answer, assert_same, public, public_count
@@ -60,6 +63,30 @@ def test_a_new_stage_begins_at_the_beginning_of_its_source_and_the_others_go_on(
     shop.assert_kind("refunds", "refund")
     shop.assert_hours()
     assert len(list(taken.parent.iterdir())) == 1, "a round of unchanged code takes no savepoint"
+
+
+def test_stores_of_known_tables_are_tried_after_the_sources_are_checked_and_those_of_new_tables_after_the_plan(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = list[tuple[list[str], bool]]()
+
+    def check_stores(_: object, places: Mapping[SinkName, TablePlace], *, are_known: bool = False) -> None:
+        tried.append((sorted(places), are_known))
+
+    def refuse(*_: object) -> None:
+        raise RejectedError("A table is in the folder of a source.")
+
+    monkeypatch.setattr("spark_jobs.runtime.application.check_stores", check_stores)
+    shop.run(shop.pipeline("orders"))
+    assert tried == [(["orders"], False)]
+    tried.clear()
+    shop.deliver()
+    with monkeypatch.context() as refused:
+        refused.setattr("spark_jobs.runtime.start_planner.check_sources", refuse)
+        shop.refused(shop.pipeline("orders", "refunds"))
+    assert not tried
+    shop.run(shop.pipeline("orders", "refunds"))
+    assert tried == [(["orders"], True), (["refunds"], False)]
 
 
 def test_a_new_stage_reads_a_new_source_from_its_beginning(shop: Shop) -> None:

@@ -1,6 +1,6 @@
 """The plan of a start, made before anything is written. ``spark-jobs run --dry-run`` shows it, and a start carries it out."""
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_jobs.api.continuation import StageFate
@@ -53,7 +53,16 @@ class StartPlan:
         return goes_on_from(self.decision, self.facts)
 
     @property
-    def published(self) -> Set[str]:
-        """Returns the URIs of the sinks' tables that are there, and that the home's newest checkpoint publishes into."""
-        cuts = self.facts.head.sinks.values() if self.facts.head else ()
-        return {cut.table for cut in cuts} & {planned.table.uri for planned in self.tables.values() if planned.table}
+    def new_places(self) -> Mapping[SinkName, TablePlace]:
+        """Returns the places of the tables that are not known: see :func:`known_places`."""
+        known = known_places(self.facts, self.places, self.tables)
+        return {sink: place for sink, place in self.places.items() if sink not in known}
+
+
+def known_places(
+    facts: HomeFacts, places: Mapping[SinkName, TablePlace], tables: Mapping[SinkName, PlannedTable]
+) -> Mapping[SinkName, TablePlace]:
+    """Returns the places of the tables that are there, and that the home's newest checkpoint publishes into."""
+    cuts = facts.head.sinks.values() if facts.head else ()
+    known = {cut.table for cut in cuts} & {planned.table.uri for planned in tables.values() if planned.table}
+    return {sink: place for sink, place in places.items() if place.uri in known}

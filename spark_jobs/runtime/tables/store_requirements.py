@@ -4,7 +4,7 @@ Every commit of a table in a store creates the next version of the log, and the 
 commits of this runtime, of delta-rs, and of Spark with :mod:`spark_jobs.publication.conditional_log_store`.
 """
 
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from functools import partial
 from urllib.parse import urlsplit
 
@@ -39,7 +39,7 @@ def prepare_stores(spark: SparkSession, home: Files, places: Mapping[SinkName, T
         make_commits_conditional(spark, uri)
 
 
-def check_stores(spark: SparkSession, places: Mapping[SinkName, TablePlace], known: Container[str] = ()) -> None:
+def check_stores(spark: SparkSession, places: Mapping[SinkName, TablePlace], *, are_known: bool = False) -> None:
     """Refuses stores that accept a second create of one name, by this runtime or by Spark, and a Spark with another store.
 
     Leaves nothing behind. All checks run at the same time, because each consists of many requests.
@@ -47,7 +47,7 @@ def check_stores(spark: SparkSession, places: Mapping[SinkName, TablePlace], kno
     Args:
         spark: Session of the driver.
         places: Places of the sinks' tables.
-        known: URIs of tables that were tried before. For those in S3 there are fewer requests.
+        are_known: True for tables that were tried before. For those in S3 there are fewer requests.
 
     Raises:
         MissingRequirementError: A store accepts it.
@@ -55,12 +55,11 @@ def check_stores(spark: SparkSession, places: Mapping[SinkName, TablePlace], kno
         StorageError: A store does not answer, or we may not write there.
     """
     in_stores = [place.uri for place in places.values() if is_in_store(place.uri)]
-    old = [uri for uri in in_stores if uri in known and urlsplit(uri).scheme == "s3"]
-    new = [uri for uri in in_stores if uri not in old]
-    one_of_each_bucket = {urlsplit(uri)[:2]: uri for uri in (*old, *new)}.values()
+    tried = {uri for uri in in_stores if are_known and urlsplit(uri).scheme == "s3"}
+    one_of_each_bucket = {urlsplit(uri)[:2]: uri for uri in in_stores}.values()
     run_all(
         [
-            *(partial(check_create_if_absent, table_files(uri)) for uri in new),
-            *(partial(check_commits, spark, uri, is_known=uri in old) for uri in one_of_each_bucket),
+            *(partial(check_create_if_absent, table_files(uri)) for uri in in_stores if uri not in tried),
+            *(partial(check_commits, spark, uri, is_known=uri in tried) for uri in one_of_each_bucket),
         ]
     )

@@ -155,7 +155,7 @@ class FirstStart:
     def plan(self) -> Any:
         self.plans += 1
         self.in_the_meantime()
-        return SimpleNamespace(places={})
+        return SimpleNamespace(new_places={})
 
     def carry_out(self, planned: bool) -> StartResponse:
         self.carried_out.append(planned)
@@ -436,7 +436,9 @@ class StoppedHome(Home):
             if error is not None:
                 raise error
             settled = SimpleNamespace(renewed=frozenset(), replaces_round=False)
-            return SimpleNamespace(decision=None, facts=None, savepoint=None, places={}, published=frozenset(), settled=settled)
+            return SimpleNamespace(
+                decision=None, facts=None, savepoint=None, places={}, new_places={}, source_tables_in_stores=(), settled=settled
+            )
 
         def begin(*_: object, **__: object) -> AttemptDocument:
             raise InterruptedRunError("This test ends here.")

@@ -62,12 +62,12 @@ def test_spark_tries_to_commit_in_each_bucket_once(monkeypatch: pytest.MonkeyPat
     assert tried == ["s3://lake/b", "s3://pond/c"]
 
 
-def test_in_a_bucket_with_tables_that_were_tried_before_spark_only_writes_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spark_only_writes_a_file_beside_tables_in_s3_that_were_tried_before(monkeypatch: pytest.MonkeyPatch) -> None:
     tables, commits = list[str](), dict[str, bool]()
     monkeypatch.setattr(store_requirements, "table_files", lambda uri: uri)
     monkeypatch.setattr(store_requirements, "check_create_if_absent", tables.append)
     monkeypatch.setattr(store_requirements, "check_commits", lambda _, uri, *, is_known: commits.update({uri: is_known}))
-    places = {SinkName(uri[-1]): TablePlace(uri) for uri in ("s3://lake/a", "s3://lake/b", "s3://pond/c", "s3://pond/d")}
-    check_stores(SPARK, places, {"s3://lake/a", "s3://lake/b", "s3://pond/d"})
-    assert tables == ["s3://pond/c"]
-    assert commits == {"s3://lake/b": True, "s3://pond/c": False}
+    places = {SinkName(uri[-1]): TablePlace(uri) for uri in ("s3://lake/a", "s3://lake/b", "gs://pond/c")}
+    check_stores(SPARK, places, are_known=True)
+    assert tables == ["gs://pond/c"]
+    assert commits == {"s3://lake/b": True, "gs://pond/c": False}
