@@ -16,6 +16,7 @@ one. The number of helping threads is limited in total. So every lane gets its f
 """
 
 import asyncio
+import logging
 import os
 import time
 from collections import deque
@@ -30,6 +31,7 @@ from threading import BoundedSemaphore, Event, Lock, Thread, current_thread
 from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
+_LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 _LOOK_S = 0.05
 """The time between two calls of ``meanwhile``."""
@@ -107,6 +109,19 @@ def run_every(interval_s: float, look: Callable[[], object], name: str, *, now: 
     finally:
         stop.set()
         thread.join()
+
+
+def try_ahead(work: Callable[[], object], purpose: str) -> None:
+    """Runs work that only saves time later. The code that needs the result runs it again, so an error is only logged.
+
+    Args:
+        work: The work.
+        purpose: What it does, for the log: a verb and its object.
+    """
+    try:
+        work()
+    except Exception as error:  # noqa: BLE001 - see above
+        _LOG.debug("could not %s: %s", purpose, error)
 
 
 @contextmanager

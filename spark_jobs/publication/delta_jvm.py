@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _FILE_PREFIX = "spark.databricks.delta.testOnly.dataFileNamePrefix"
 _BEGINNING_BYTES = 65_536
+_LAST_VERSION = 2**63 - 1
+"""Java's largest number: a version that no table reaches."""
 _WRITE_CHECKSUM = "spark.databricks.delta.writeChecksumFile.enabled"
 
 
@@ -110,15 +112,21 @@ class DeltaJvm:
             json.loads(snapshot.protocol().json())["protocol"],
         )
 
+    def count_files(self, path: str) -> int:
+        """Returns the number of files of a table's newest version. Delta keeps it for the version."""
+        none = self.java("scala.Option").apply(None)
+        return int(self.log(path).update(False, none, none).numOfFiles())
+
     def earliest_version(self, path: str) -> int:
         """Returns the first version whose entry is still in a table's log."""
         return int(self.object("org.apache.spark.sql.delta.DeltaHistoryManager$").getEarliestDeltaFile(self.log(path)))
 
-    def commits(self, path: str, first: int, last: int) -> Iterator[tuple[int, list[dict[str, Any]]]]:
-        """Yields the actions of each commit between two versions of a table, both included."""
+    def commits(self, path: str, first: int, last: int | None = None) -> Iterator[tuple[int, list[dict[str, Any]]]]:
+        """Yields the actions of each commit of a table from ``first`` to ``last``, inclusive; to the newest one if ``last`` is None."""
         log, none = self.log(path), self.java("scala.Option").apply(None)
         configuration = log.newDeltaHadoopConf()
-        files = call_fitting(log.getChangeLogFiles, (first, last, none, False), (first, last, False))  # the second: Delta 4.0
+        end = _LAST_VERSION if last is None else last
+        files = call_fitting(log.getChangeLogFiles, (first, end, none, False), (first, end, False))  # the second: Delta 4.0
         while files.hasNext():
             commit = files.next()
             lines = str(log.store().read(commit._2(), configuration).mkString("\n"))  # one call for any number of actions

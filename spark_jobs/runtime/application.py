@@ -53,6 +53,7 @@ from spark_jobs.runtime.driver.home_locks import check_free, driver_lock, forget
 from spark_jobs.runtime.driver.metrics_export import MetricsExport
 from spark_jobs.runtime.driver.shared_storage import check_shared
 from spark_jobs.runtime.driver.shown_logs import shown
+from spark_jobs.runtime.inputs.delta_source import counted_ahead
 from spark_jobs.runtime.open_requests import OpenRequests, UnfinishedStop
 from spark_jobs.runtime.round_run import RoundRun
 from spark_jobs.runtime.running_pipeline import RunningPipeline
@@ -319,6 +320,8 @@ class Application:
             publishers = Publishers(lambda: spark, in_driver=True)
             plan = find_plan(spark, publishers)
             decision, facts, start, places, settled = plan.decision, plan.facts, plan.savepoint, plan.places, plan.settled
+            counting = stack.enter_context(ExitStack())
+            counting.enter_context(counted_ahead(spark, plan.source_tables_in_stores))
             cancellation.check()
             earlier = _earlier_answer(Channel(self.home), request)  # planning a folder with many files also takes long
             if earlier is not None:
@@ -374,6 +377,7 @@ class Application:
                 tidying=self._planner.tidying(session_for_run(spark)),
                 backfills=request.backfill,
                 left_out=left_out,
+                before_queries=counting.close,
             )
             self._publish_head(run)
             run.tidy()

@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, partial
@@ -88,6 +88,8 @@ class RoundRun:
     """Losses whose rows the stages process when they are built."""
     left_out: LeftOut = NOTHING_LEFT_OUT
     """The facts of the ledger when the attempt began."""
+    before_queries: Callable[[], object] = lambda: None
+    """Called by :meth:`build` before the first query."""
     backfilled: set[LossId] = field(default_factory=set)
     """Losses of the round whose rows the stages have staged since. Every checkpoint of the attempt has them."""
     outputs: dict[StageName, StageOutput] = field(default_factory=dict)
@@ -117,6 +119,7 @@ class RoundRun:
         stages = self._built_again(stages, self._read_again(stages))
         for run in stages:
             adopt_offsets(run, self.round)
+        self.before_queries()
         stages = [replay(run, self.build_again) for run in stages]
         renewed = self._renewed()
         if renewed:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from urllib.parse import urlsplit
 
 from pyspark.sql import SparkSession
 
@@ -21,7 +22,7 @@ from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
 from spark_jobs.protocol.documents import OnRewind, PipelineDocument
 from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError
 from spark_jobs.protocol.ids import InputName, SinkName, StageName, app_id
-from spark_jobs.protocol.known_sources import KnownSource
+from spark_jobs.protocol.known_sources import KnownDelta, KnownSource
 from spark_jobs.protocol.losses import Loss
 from spark_jobs.protocol.masking import masking
 from spark_jobs.protocol.start_requests import StartRequest
@@ -162,6 +163,7 @@ class StartPlanner:
             tables=planned.tables,
             planned=planned.stages,
             settled=settled,
+            source_tables_in_stores=tables_in_stores(sources),
             begins_now=self._begins_now(decision, facts, sources, settled),
             adopted=adopted,
             losses=losses,
@@ -306,3 +308,11 @@ class StartPlanner:
         else:
             refreshed = frozenset(facts.newest_attempt.refreshed if facts.newest_attempt else ())
         return in_sources(state, self.graph, settled, sources, refreshed)
+
+
+def tables_in_stores(sources: Mapping[InputName, FoundSource]) -> frozenset[str]:
+    """Returns the paths of the Delta tables in stores among sources. Leaves out ended sources: their tables may be gone."""
+    known = [each for found in sources.values() if found.leaves for each in found.known]
+    return frozenset(
+        each.path for each in known if isinstance(each, KnownDelta) and urlsplit(each.path).scheme not in ("", "file")
+    )

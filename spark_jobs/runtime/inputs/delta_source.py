@@ -3,19 +3,21 @@
 import json
 import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from threading import Event
 from typing import Any
 from urllib.parse import unquote
+from uuid import uuid4
 
 from deltalake.exceptions import DeltaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructField, StructType
 
-from spark_jobs.background import run_all
+from spark_jobs.background import run_all, run_in_background, try_ahead
 from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
 from spark_jobs.protocol.documents import InputLag
 from spark_jobs.protocol.errors import BEGIN_ANEW, RejectedError, SourceChangedError, StreamPipelineError
@@ -33,7 +35,14 @@ from spark_jobs.runtime.inputs.lost_errors import ON_GONE, lost_before_read
 from spark_jobs.runtime.inputs.old_query import refused
 from spark_jobs.runtime.inputs.source_kind import OwnLog, ReadSoFar, SourceKind, another_kind, another_source, refused_input
 from spark_jobs.runtime.spark.plan import DeltaFile, Leaf, change_options, delta_files, first_delta_version
-from spark_jobs.runtime.spark.session import file_statuses, spark_failures
+from spark_jobs.runtime.spark.session import (
+    cancel_for_good,
+    file_statuses,
+    job_group,
+    pins_threads,
+    session_with,
+    spark_failures,
+)
 from spark_jobs.runtime.spark.spark_errors import OWN_SCHEMA_LOG
 from spark_jobs.storage.table_uris import table_uri
 
@@ -65,8 +74,9 @@ class DeltaSource(SourceKind):
         path, delta = leaf.options["path"], DeltaJvm(frame.sparkSession)
         version, metadata, _ = delta.snapshot(path)
         known = KnownDelta(path=path, table=metadata["id"], shape=_shape(metadata))
-        seen, lineage = run_all([partial(_commit, delta, path, version), partial(_lineage, delta, known, version, before)])
-        known = known.model_copy(update={"seen": seen, "lineage": lineage})
+        lineage = partial(_lineage, known, version, before, partial(_hash_now, delta, path, before))
+        seen, found = run_all([partial(_commit, delta, path, version), lineage])
+        known = known.model_copy(update={"seen": seen, "lineage": found})
         if isinstance(before, KnownDelta) and before.table == known.table and before.seen and before.seen.version > version:
             return known.model_copy(update={"seen": before.seen})  # an older copy that has not caught up
         return known
@@ -198,21 +208,18 @@ class DeltaSource(SourceKind):
         Up to a pin, :meth:`lost` has checked the passed versions when the stage was built.
         """
         path = read.leaf.options["path"]
+        # The looks run at the same time, because each waits for the store. The third may run a job. Only here it ends with the query.
+        hash_now = run_in_background(partial(_hash_now, DeltaJvm(read.session), path, read.known))
+        skipped = run_in_background(partial(_skipped_in_batch, read, line))
         newest = delta_pin(read.session, path)
         now = KnownDelta(path=path, table=newest.table)
-        lineage = _lineage(DeltaJvm(read.session), now, newest.version, read.known)
-        if why := self.difference(read.known, now.model_copy(update={"lineage": lineage})):
+        now = now.model_copy(update={"lineage": _lineage(now, newest.version, read.known, hash_now.result)})
+        if why := self.difference(read.known, now):
             raise another_source({read.name: why})
         if isinstance(read.pin, DeltaPin) and newest.version < read.pin.version:
             raise _gone_back(read.name, newest, read.pin.version)
         _check_not_behind(read.name, newest, line)
-        begin, end = _position(read), _position(replace(read, line=line))
-        if read.pin is not None or begin is None or end is None or end.initial:
-            return
-        if not begin.initial and begin.index >= 0:  # the batch that began the version has checked its commit
-            begin = _Position(begin.version + 1)
-        last = end.version if end.index >= 0 else end.version - 1
-        loss = LostVersions(input=read.name, stage=read.stage, path=path, skipped=_skipped(read, begin, last))
+        loss = LostVersions(input=read.name, stage=read.stage, path=path, skipped=skipped.result())
         if loss.skipped and (left := beyond(loss, losses)):
             raise lost_before_read(left)
 
@@ -242,7 +249,7 @@ class DeltaSource(SourceKind):
         if gone:
             begin = _Position(earliest)
         end = read.pin.version if isinstance(read.pin, DeltaPin) else None
-        skipped = _skipped(read, begin, delta.snapshot(path)[0] if end is None else end)
+        skipped = _skipped(read, begin, end)
         files: list[LostFile] = []
         if thorough and (end is None or begin.version <= end):
             until = None if end is None else (end + 1, -1)
@@ -395,20 +402,26 @@ def _commit(delta: DeltaJvm, path: str, version: int) -> DeltaCommit | None:
     return None if found is None else DeltaCommit(version=version, sha256=found)
 
 
-def _lineage(delta: DeltaJvm, now: KnownDelta, newest: int, before: KnownSource | None) -> str:
+def _hash_now(delta: DeltaJvm, path: str, before: KnownSource | None) -> str | None:
+    """Returns the present hash of the commit that was seen before. None if there is none, or if the log has no file of it."""
+    seen = before.seen if isinstance(before, KnownDelta) else None
+    return None if seen is None else delta.commit_sha256(path, seen.version)
+
+
+def _lineage(now: KnownDelta, newest: int, before: KnownSource | None, hash_now: Callable[[], str | None]) -> str:
     """Returns the lineage of a table: the earlier one, or a new one if a restored older copy has caught up.
 
     Args:
-        delta: Delta's own classes.
         now: The table.
         newest: Its newest version. If the commit that was seen before is newer, the caller compares positions instead.
         before: Earlier identity of the source.
+        hash_now: Returns :func:`_hash_now`.
     """
     if not isinstance(before, KnownDelta) or before.table != now.table:
         return ""
     if before.seen is None or before.seen.version > newest:
         return before.lineage
-    found = delta.commit_sha256(now.path, before.seen.version)
+    found = hash_now()
     return before.lineage if found in (None, before.seen.sha256) else str(found)
 
 
@@ -432,13 +445,23 @@ def _position(read: ReadSoFar) -> _Position | None:
     return _Position(read.pin.version, initial=True) if isinstance(read.pin, DeltaPin) else None
 
 
-def _skipped(read: ReadSoFar, begin: _Position, last: int) -> tuple[SkippedVersion, ...]:
-    """Returns the versions from a position to ``last`` that change rows and that the stream skips."""
+def _skipped(read: ReadSoFar, begin: _Position, last: int | None) -> tuple[SkippedVersion, ...]:
+    """Returns the versions from a position to ``last``, or to the newest one, that change rows and that the stream skips."""
     first = begin.version + 1 if begin.initial else begin.version
-    if _is_feed(read.leaf) or first > last:
+    if _is_feed(read.leaf) or (last is not None and first > last):
         return ()
     keeps_deleted = _options(read.leaf).get("ignoredeletes") == "true"
     return skipped_versions(DeltaJvm(read.session).commits(read.leaf.options["path"], first, last), keeps_deleted=keeps_deleted)
+
+
+def _skipped_in_batch(read: ReadSoFar, line: str) -> tuple[SkippedVersion, ...]:
+    """Returns the versions that a batch of a source without a pin has skipped."""
+    begin, end = _position(read), _position(replace(read, line=line))
+    if read.pin is not None or begin is None or end is None or end.initial:
+        return ()
+    if not begin.initial and begin.index >= 0:  # the batch that began the version has checked its commit
+        begin = _Position(begin.version + 1)
+    return _skipped(read, begin, end.version if end.index >= 0 else end.version - 1)
 
 
 def skipped_versions(
@@ -479,6 +502,42 @@ def _rows_in(files: Iterable[Mapping[str, Any]]) -> int | None:
             return None
         rows += counted - (file.get("deletionVector") or {}).get("cardinality", 0)
     return rows
+
+
+@contextmanager
+def counted_ahead(spark: SparkSession, paths: Collection[str]) -> Iterator[None]:
+    """Counts the files of tables in the background until the context closes. Delta reads their whole logs for it, and keeps the numbers.
+
+    A query with a schema log needs them when it starts. Closing cancels unfinished counts, without waiting. Then the query counts itself,
+    and can be interrupted.
+
+    The session of the counts has no adaptive execution, so a count is one job. The stages of an adaptive query are jobs of their own. Spark
+    starts them even if their group was cancelled, and until they end, they hold a lock that the query waits for.
+
+    Args:
+        spark: Session of the driver.
+        paths: Spark's names of the tables.
+    """
+    if not paths or not pins_threads(spark.sparkContext):  # otherwise no count could be cancelled
+        yield
+        return
+    context, group, closed = spark.sparkContext, f"counting-{uuid4()}", Event()
+    delta = DeltaJvm(session_with(spark, {"spark.sql.adaptive.enabled": "false"}))
+
+    def count(path: str) -> None:
+        with job_group(context, group, f"counts the files of {path}"):
+            if not closed.is_set():
+                delta.count_files(path)
+
+    run_in_background(
+        partial(run_all, [partial(try_ahead, partial(count, path), f"count the files of {path}") for path in paths])
+    )
+    try:
+        yield
+    finally:
+        closed.set()
+        with suppress(Exception):  # the JVM has ended, and its jobs with it
+            cancel_for_good(context, group)
 
 
 def delta_offset(table: str, version: int) -> str:

@@ -297,6 +297,14 @@ def has_class_archive(spark: SparkSession) -> bool:
     return archive_path(java.System.getProperty("java.version")).is_file()
 
 
+def session_with(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
+    """Returns a session of the same application with other settings. The given one is not changed."""
+    own = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
+    for key, value in settings.items():
+        own.conf.set(key, value)
+    return own
+
+
 def session_for_run(spark: SparkSession) -> SparkSession:
     """Returns a session of the same application with the settings that the guarantees need. The given one is not changed.
 
@@ -318,9 +326,7 @@ def session_for_run(spark: SparkSession) -> SparkSession:
                 f"The Spark session has no Delta Lake: {key} is {spark.conf.get(key, '')!r}.",
                 remedy=f"Build it with delta.configure_spark_with_delta_pip and {key}={value}.",
             )
-    own = SparkSession(with_s3(spark).sparkContext, spark._jsparkSession.cloneSession())
-    for key, value in (dict(REQUIRED_SETTINGS) | _PATHS_OF_THIS_HOST | _SCHEMA_LOGS).items():
-        own.conf.set(key, value)
+    own = session_with(with_s3(spark), dict(REQUIRED_SETTINGS) | _PATHS_OF_THIS_HOST | _SCHEMA_LOGS)
     if own.conf.get(CHECKPOINT_FILES, None) is None:
         own.conf.set(CHECKPOINT_FILES, spark_checkpoint_files(spark))
     return own
@@ -427,15 +433,15 @@ def job_group(context: SparkContext, group: str, description: str) -> Iterator[N
             java_context.sc().clearJobGroup()
 
 
+def pins_threads(context: SparkContext) -> bool:
+    """Returns True if each Python thread has its own JVM thread: see ``PYSPARK_PIN_THREAD``."""
+    return isinstance(context._gateway, ClientServer)
+
+
 def cancel_for_good(context: SparkContext, group: str) -> None:
     """Cancels the jobs of a group, including future ones. The group's name must not be used again."""
     java_context: Any = context._jsc
     java_context.sc().cancelJobGroupAndFutureJobs(group)
-
-
-def pins_threads(context: SparkContext) -> bool:
-    """Returns True if each Python thread has its own JVM thread: see ``PYSPARK_PIN_THREAD``."""
-    return isinstance(context._gateway, ClientServer)
 
 
 def application_has_ended(spark: SparkSession) -> bool:

@@ -36,6 +36,8 @@ class StartPlan:
     """The plan of each sink's table."""
     settled: SettledSources
     """The sources that the stages read."""
+    source_tables_in_stores: frozenset[str]
+    """The paths of the Delta tables in stores that the stages still read as sources."""
     begins_now: Mapping[StageName, Mapping[InputName, tuple[KnownSource, ...]]]
     """The beginning in each source for each stage that begins now."""
     adopted: Mapping[InputName, AdoptedOffsets]

@@ -1,7 +1,6 @@
 """The Delta tables that stages stage into. Missing tables are created and existing ones are checked before anything is staged."""
 
 import json
-import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DataType, StructField, StructType
 
 from spark_jobs.api.sink import SchemaEvolution, TableDesign
-from spark_jobs.background import run_all
+from spark_jobs.background import run_all, try_ahead
 from spark_jobs.protocol.documents import Publisher
 from spark_jobs.protocol.errors import UnsupportedTableError, first_line
 from spark_jobs.protocol.steps import Step, step
@@ -34,7 +33,6 @@ from spark_jobs.runtime.tables.schemas import (
 from spark_jobs.runtime.tables.table_places import TablePlace
 from spark_jobs.storage.table_uris import spark_path
 
-_LOG = logging.getLogger(__name__)
 _DEFAULT = "CURRENT_DEFAULT"
 _FEATURE = "delta.feature."
 _VERSIONS = frozenset({"delta.minreaderversion", "delta.minwriterversion"})
@@ -155,14 +153,7 @@ def find_table(session: SparkSession, uri: str) -> StagingTable | None:
 
 def read_ahead(session: SparkSession, uris: Iterable[str]) -> None:
     """Lets Delta read the logs of tables, all at the same time. It keeps what it has read. Leaves errors to :func:`find_table`."""
-
-    def look(uri: str) -> None:
-        try:
-            find_table(session, uri)
-        except Exception as error:  # noqa: BLE001 - a hint: whoever needs the table gets the error
-            _LOG.debug("the log of %s could not be read ahead: %s", uri, error)
-
-    run_all([partial(look, uri) for uri in uris])
+    run_all([partial(try_ahead, partial(find_table, session, uri), f"read the log of {uri}") for uri in uris])
 
 
 def _check_named(session: SparkSession, table: StagingTable, place: TablePlace, name: str) -> None:

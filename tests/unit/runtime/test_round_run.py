@@ -502,3 +502,32 @@ def test_a_loss_of_a_source_in_another_work_directory_is_undone(home: LocalFiles
     tolerant.reads_up_to(stream)
     tolerant.begins()
     assert tolerant.site.losses == []
+
+
+def test_counting_ahead_ends_before_the_first_query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    none, order = cast(Any, None), list[str]()
+    staged = SimpleNamespace(stage=SimpleNamespace(name=STAGE), output=None)
+
+    def replay(run: object, _: object) -> object:
+        order.append("replays")
+        return run
+
+    replaced: dict[str, Any] = {
+        "replay": replay,
+        "keep_pinned_versions": lambda *_: {},
+        "replace": lambda site, **_: site,
+        "build_stage": lambda *_, **__: staged,
+        "adopt_offsets": lambda *_: order.append("adopts"),
+        "leave_out_lost": lambda stages, *_: stages,
+    }
+    for name, function in replaced.items():
+        monkeypatch.setattr(f"spark_jobs.runtime.round_run.{name}", function)
+    for name in ("_leave_out_again", "_read_again", "_find_backfilled", "_renewed"):
+        monkeypatch.setattr(RoundRun, name, lambda *_: ())
+    monkeypatch.setattr(RoundRun, "_built_again", lambda _, stages, names: stages)
+    monkeypatch.setattr(RoundRun, "_backfill", lambda _, stages: stages)
+    graph: Any = SimpleNamespace(stages={STAGE: SimpleNamespace(name=STAGE)}, skips_what_is_gone=())
+    run = RoundRun(graph, LocalFiles(tmp_path), none, none, none, none, Publishers(), before_queries=lambda: order.append("ends"))
+    run.parent = None
+    assert run.build() == [staged]
+    assert order == ["adopts", "ends", "replays"]
