@@ -70,7 +70,7 @@ def test_the_drivers_pod_runs_our_main_file_with_the_places_and_secrets_of_the_g
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     settings = read_settings(json.loads(files(PAGE, "json")["on_kubernetes.json"]), "on_kubernetes")
-    home = f"{settings.roots[0]}/flights"
+    home = f"{settings.roots[0]}/views"
     made: list[dict[str, Any]] = []
     with api_server(made) as url:
         spark = {"conn_type": "spark", "host": f"k8s://{url}", "extra": {"deploy-mode": "cluster", "namespace": "pipelines"}}
@@ -78,18 +78,18 @@ def test_the_drivers_pod_runs_our_main_file_with_the_places_and_secrets_of_the_g
         of_the_task = {"spark.jars.packages": "", REFERENCE: "etl-secrets:token"}  # nothing is downloaded
         submission = plan_submission(settings, settings.driver_conf(of_the_task))
         command = submission.command(
-            entry="/opt/pipelines/flights.py", home=home, request=RequestId("start-3"), work_root=settings.work_root
+            entry="/opt/pipelines/views.py", home=home, request=RequestId("start-3"), work_root=settings.work_root
         )
         environment = os.environ | {"SPARK_HOME": str(SPARK_HOME), "KUBECONFIG": os.devnull}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     assert done.returncode == 0, done.stderr
     (pod,) = (each for each in made if each["kind"] == "Pod")
     (container,) = pod["spec"]["containers"]
-    assert (container["image"], pod["spec"]["restartPolicy"]) == ("registry/flights:1", "Never")
+    assert (container["image"], pod["spec"]["restartPolicy"]) == ("registry/views:1", "Never")
     arguments = container["args"]
     main = "local:///opt/venv/lib/python3.11/site-packages/spark_jobs/main.py"
     assert arguments[arguments.index(main) :] == [
-        *(main, "/opt/pipelines/flights.py", "--home", "s3://lake/homes/flights", "--work-root", "s3://lake/work"),
+        *(main, "/opt/pipelines/views.py", "--home", "s3://lake/homes/views", "--work-root", "s3://lake/work"),
         *("--request", "start-3"),
     ]
     variables = {each["name"]: each for each in container["env"]}
