@@ -31,8 +31,9 @@ def test_the_check_leaves_a_shared_home_as_it_was(spark: SparkSession, tmp_path:
 @pytest.mark.usefixtures("on_a_cluster")
 def test_a_home_that_executors_cannot_write_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "work").write_text("a file where a directory should be")
-    with pytest.raises(RejectedError, match="is not shared with the executors of local.*cannot write and read there"):
+    with pytest.raises(RejectedError, match="is not shared with the executors of local.*cannot write and read there") as refused:
         check_shared(spark, LocalFiles(tmp_path))
+    assert "error occurred while calling" not in refused.value.failed, "it says what Spark says, not that Spark was called"
 
 
 @pytest.mark.usefixtures("on_a_cluster")

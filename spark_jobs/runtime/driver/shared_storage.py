@@ -9,10 +9,11 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.control.home import HomeInStore
 from spark_jobs.home.layout import WORK, work_probe_path
-from spark_jobs.protocol.errors import RejectedError, first_line
+from spark_jobs.protocol.errors import RejectedError
 from spark_jobs.protocol.spark_masters import is_local
 from spark_jobs.runtime.spark.hadoop_clients import check_clients
 from spark_jobs.runtime.spark.session import spark_failures
+from spark_jobs.runtime.spark.spark_errors import summary
 from spark_jobs.storage.files import Files, is_mounted
 
 _PARTS_MIN = 2
@@ -46,8 +47,7 @@ def check_shared(spark: SparkSession, home: Files) -> None:
         if found != parts:
             raise _refused(home, master, f"of {parts} lines that the driver sees, executors see {found}")
     except spark_failures() as error:
-        reason = first_line(error)
-        raise _refused(home, master, f"executors cannot write and read there ({reason[:500]})") from error
+        raise _refused(home, master, f"executors cannot write and read there ({summary(error)[:500]})") from error
     finally:
         home.delete(probe)
         for above in made:
