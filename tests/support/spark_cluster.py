@@ -66,7 +66,7 @@ class SparkCluster:
         for application in self.directory.glob("worker-*/*"):
             rmtree(application)
 
-    def start(self, name: str, host: Host, spark_class: str, *arguments: str) -> Path:
+    def start(self, name: str, host: Host, spark_class: str, *arguments: str, **variables: str) -> Path:
         """Starts a part of the cluster. Returns the path of its log.
 
         Args:
@@ -74,6 +74,7 @@ class SparkCluster:
             host: The host of the part.
             spark_class: A class of Spark.
             arguments: Arguments of the class.
+            variables: Variables of its environment.
         """
         where = ["--host", host.address, "--port", "0", "--webui-port", "0"]
         log = self.directory / f"{name}.log"
@@ -84,7 +85,7 @@ class SparkCluster:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env=os.environ | DAEMON | {"SPARK_LOCAL_IP": host.address},
+                env=os.environ | DAEMON | {"SPARK_LOCAL_IP": host.address} | variables,
             )
         self.processes.append(process)
         return log
@@ -131,9 +132,11 @@ def spark_cluster(directory: Path, workers: Sequence[Host] = (HERE, HERE), maste
         cluster.master = said(cluster.start("master", master, "org.apache.spark.deploy.master.Master"), STARTED.pattern)[1]
         logs = []
         for number, worker in enumerate(workers):
-            room = ["--cores", "1", "--memory", "1g", "--work-dir", str(disk_of(directory, number))]
+            disk = disk_of(directory, number)
+            room = ["--cores", "1", "--memory", "1g", "--work-dir", str(disk)]
             spark_class = "org.apache.spark.deploy.worker.Worker"
-            logs.append(cluster.start(f"worker-{number}", worker, spark_class, *room, cluster.master))
+            scratch = {"SPARK_LOCAL_DIRS": str(disk / "scratch")}  # of state stores and blocks
+            logs.append(cluster.start(f"worker-{number}", worker, spark_class, *room, cluster.master, **scratch))
         for log in logs:
             said(log, REGISTERED)
         yield cluster

@@ -88,13 +88,14 @@ def changes(tmp_path: Path) -> Changes:
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SparkCluster]:
     """A cluster whose executors have the credentials of a store that was started before.
 
-    They see nothing of the drivers' disks, nor of each other's.
+    They see nothing of the drivers' disks, nor of each other's. Each has an address of its own: Spark reads the files of executors at its
+    own address without asking them.
     """
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     directory, disks = tmp_path / "cluster", [tmp_path / host for host in HOSTS]
     for disk in disks:
         disk.mkdir()
-    workers = [Host(within=without([*disks, disk_of(directory, 1 - number)])) for number in range(2)]
+    workers = [Host(f"127.0.0.{2 + number}", without([*disks, disk_of(directory, 1 - number)])) for number in range(2)]
     with spark_cluster(directory, workers) as found:
         yield found
 
