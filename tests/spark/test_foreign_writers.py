@@ -147,20 +147,24 @@ def test_several_publishers_among_many_writers_publish_each_checkpoint_once(
 
 @in_s3
 @pytest.mark.parametrize(
-    ("round_", "kind"),
+    ("round_", "publisher", "kind"),
     [
-        pytest.param(*round_.values, kind, marks=round_.marks if kind is Kind.APPEND else pytest.mark.nightly)
+        pytest.param(*round_.values, publisher, kind, marks=round_.marks if kind is Kind.APPEND else pytest.mark.nightly)
         for round_ in rounds(sample=1, at_night=25)
-        for kind in (Kind.APPEND, Kind.SEQUENCED)
+        for publisher, kind in (
+            (Publisher.DELTA_RS, Kind.APPEND),
+            (Publisher.SPARK, Kind.APPEND),
+            (Publisher.SPARK, Kind.SEQUENCED),
+        )
     ],
 )
 def test_several_publishers_among_writers_with_spark_and_delta_rs_publish_each_checkpoint_once_in_s3(
-    pipeline: StagedPipeline, spark: SparkSession, seed: int, kind: Kind, round_: int
+    pipeline: StagedPipeline, spark: SparkSession, seed: int, publisher: Publisher, kind: Kind, round_: int
 ) -> None:
     size = Size() if round_ else Size(checkpoints=2, actions=3)
     by_spark: Joins = partial(SparkWriter if round_ else MergingSparkWriter, spark)
     crowd: list[Joins] = [by_spark, by_spark, DeltaRsWriter]
-    race(pipeline, f"{seed} {round_}", kind, Publisher.SPARK, Publishers(lambda: spark), crowd, size)
+    race(pipeline, f"{seed} {round_}", kind, publisher, Publishers(lambda: spark), crowd, size)
 
 
 class Worker:
