@@ -13,14 +13,16 @@ from uuid import uuid4
 
 import pytest
 from py4j.protocol import Py4JJavaError
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
+from spark_jobs import DeltaSink, Pipeline
 from spark_jobs.protocol.delta_log import DELTA_LOG, commit_name
 from spark_jobs.protocol.errors import AlreadyExistsError, RejectedError
 from spark_jobs.publication.conditional_log_store import check_commits, make_commits_conditional
 from spark_jobs.publication.delta_jvm import DeltaJvm, java_class_names
 from spark_jobs.storage.open import open_place
 from spark_jobs.storage.table_uris import table_files
+from tests.spark.conftest import Site
 from tests.support.lost_answers import lost_answers
 from tests.support.object_store import object_store_apart, s3_environment
 from tests.support.opened_tables import opened
@@ -205,16 +207,31 @@ def test_a_spark_with_another_store_for_the_bucket_is_refused_and_leaves_nothing
         assert elsewhere.paths() == []
 
 
-def test_another_log_store_is_refused(spark: SparkSession, table: str) -> None:
-    context: Any = spark.sparkContext._jsc
+def test_a_start_with_another_log_store_is_refused_before_anything_is_written(site: Site, table: str) -> None:
+    pipeline = Pipeline("copies")
+
+    @pipeline.source(bounded=True)
+    def rows(spark: SparkSession) -> DataFrame:
+        return spark.readStream.format("delta").load(str(site.root / "rows"))
+
+    @pipeline.stage(sink=DeltaSink(table))
+    def copied(rows: DataFrame) -> DataFrame:
+        return rows
+
+    site.spark.range(3).write.format("delta").save(str(site.root / "rows"))
+    context: Any = site.spark.sparkContext._jsc
     conf = context.sc().conf()
     chosen = str(conf.get(SETTING))
     conf.set(SETTING, "io.delta.storage.S3SingleDriverLogStore")
     try:
-        with pytest.raises(RejectedError, match="S3SingleDriverLogStore"):
-            make_commits_conditional(spark, table)
+        with pytest.raises(RejectedError, match=f"S3SingleDriverLogStore for tables in S3 .{SETTING}.") as refused:
+            site.run(pipeline)
     finally:
         conf.set(SETTING, chosen)
+    assert refused.value.safe == "Nothing was staged."
+    assert refused.value.remedy.startswith("Remove the setting")
+    assert table_files(table).paths() == []
+    assert not site.home.exists()
 
 
 def test_a_listed_commit_is_read_with_one_request(spark: SparkSession, table: str) -> None:
