@@ -92,6 +92,11 @@ class DeltaJvm:
         self._sessions.setActiveSession(self._session)
         return self.object("org.apache.spark.sql.delta.DeltaLog$").forTable(self._session, path)
 
+    def _newest(self, log: Any) -> Any:
+        """Returns the snapshot of a log's newest version."""
+        none = self.java("scala.Option").apply(None)
+        return log.update(False, none, none)
+
     def forget(self, path: str) -> None:
         """Makes Delta read a log again that was changed in another way than by new versions."""
         location = self.java("org.apache.hadoop.fs.Path")(path)
@@ -99,13 +104,12 @@ class DeltaJvm:
 
     def checkpoint(self, path: str) -> None:
         """Writes a checkpoint of a table's log, and removes expired entries."""
-        none, log = self.java("scala.Option").apply(None), self.log(path)
-        log.checkpoint(log.update(False, none, none), none)
+        log = self.log(path)
+        log.checkpoint(self._newest(log), self.java("scala.Option").apply(None))
 
     def snapshot(self, path: str) -> tuple[int, dict[str, Any], dict[str, Any]]:
         """Returns the newest version of a table, its metadata and its protocol; version -1 if there is no table."""
-        none = self.java("scala.Option").apply(None)
-        snapshot = self.log(path).update(False, none, none)
+        snapshot = self._newest(self.log(path))
         return (
             int(snapshot.version()),
             json.loads(snapshot.metadata().json())["metaData"],
@@ -114,8 +118,7 @@ class DeltaJvm:
 
     def count_files(self, path: str) -> int:
         """Returns the number of files of a table's newest version. Delta keeps it for the version."""
-        none = self.java("scala.Option").apply(None)
-        return int(self.log(path).update(False, none, none).numOfFiles())
+        return int(self._newest(self.log(path)).numOfFiles())
 
     def earliest_version(self, path: str) -> int:
         """Returns the first version whose entry is still in a table's log."""
@@ -174,8 +177,7 @@ class DeltaJvm:
 
     def files(self, path: str) -> Any:
         """Returns the data files of a table as a frame of Delta's ``AddFile``, for the JVM."""
-        none = self.java("scala.Option").apply(None)
-        return self.log(path).update(False, none, none).allFiles().toDF()
+        return self._newest(self.log(path)).allFiles().toDF()
 
     def write_files(
         self, frame: "DataFrame", path: str, prefix: str, is_checked: Callable[[str], bool] | None = None
