@@ -160,9 +160,10 @@ class Channel:
         Raises:
             ConflictError: Others made a request at the same time, in every try.
         """
+        options = options.model_copy(update={"run": run})
         for _ in range(_TRIES):
             taken = self._taken()
-            request = start_request(options.model_copy(update={"run": run}), taken.next_attempt, parameters, restarts)
+            request = start_request(options, taken.next_attempt, parameters, restarts)
             unclaimed = self._unclaimed(AttemptNumber(request.attempt - 1), taken)
             if unclaimed is not None and _asks_the_same(unclaimed, request):
                 return unclaimed
